@@ -64,9 +64,17 @@ sums() {
     fi
 }
 
+# Whether SHA256SUMS has a checksum of this file. Lines that are none are not checked by `sums`.
+listed() {
+    awk -v name="$1" \
+        'length($1) == 64 && $1 !~ /[^0-9a-f]/ && substr($0, 67) == name { found = 1 } END { exit !found }' \
+        "$from/SHA256SUMS"
+}
+
 fetch() {
     if command -v curl >/dev/null 2>&1; then
-        curl -fsSL -o "$2" "$1"
+        # A redirect never leads to a connection that others can change.
+        curl -fsSL --proto-redir =https -o "$2" "$1"
     elif command -v wget >/dev/null 2>&1; then
         wget -q -O "$2" "$1"
     else
@@ -94,6 +102,11 @@ if [ -f "$from" ]; then
 fi
 [ -f "$from/SHA256SUMS" ] || fail "there is no SHA256SUMS in $from: it is not an archive of Oubliette"
 (cd "$from" && sums SHA256SUMS >/dev/null) || fail 'a file is damaged: its checksum does not fit; nothing was installed'
+for path in "$from/oubliette" "$from/oubliette-server" "$from/oubliette-client" "$from"/man/*.1; do
+    [ -f "$path" ] || continue
+    name=${path#"$from"/}
+    listed "$name" || fail "$name is not in SHA256SUMS, so it could not be checked; nothing was installed"
+done
 # Of another system or processor, it does not start.
 version=$("$from/oubliette" --version 2>/dev/null) ||
     fail "$from/oubliette does not start on this machine ($(uname -s) $(uname -m)); take the archive for it"

@@ -12,12 +12,13 @@ extern crate oubliette_test_harness;
 mod fixture;
 mod proxy;
 mod suite;
+mod task_tools;
 mod transport;
 
 use std::time::Duration;
 
 use serde_json::json;
-use support::{Legacy, Modern, Server};
+use support::{Legacy, Modern, Server, ServerOptions};
 
 use suite::Suite;
 use transport::Transport;
@@ -53,6 +54,30 @@ async fn transport_conforms_to_2025_11_25() {
 #[test(needs(conformance), multi_thread, limit = 600)]
 async fn transport_conforms_to_2026_07_28() {
     transport("2026-07-28").await;
+}
+
+/// The scenarios about tasks that need no tool of which the product has nothing like it: one whose failure is an error
+/// of the protocol, and those that ask the client for input.
+const TASK_SCENARIOS: [&str; 3] = [
+    "tasks-capability-negotiation",
+    "tasks-wire-fields",
+    "tasks-request-state-removal",
+];
+
+#[test(needs(conformance, sandbox), multi_thread, limit = 600)]
+async fn waits_for_turns_conform_to_the_tasks_extension() {
+    let suite = Suite::installed();
+    let server = Server::start_with(ServerOptions {
+        config: "runtime = \"sandbox\"\n".to_owned(),
+        ..ServerOptions::default()
+    });
+    server.admin().project(task_tools::PROJECT).await;
+    let address = server.base().trim_start_matches("http://").parse().unwrap();
+    let translate = task_tools::translate;
+    let proxy = proxy::start_translating(address, &server.admin_key(), translate).await;
+    for scenario in TASK_SCENARIOS {
+        suite.extension(proxy, Modern::VERSION, scenario).await;
+    }
 }
 
 #[test(multi_thread)]

@@ -46,6 +46,13 @@ impl Suite {
         check(&mut command).await;
     }
 
+    /// Runs a scenario of an extension, which is part of no revision.
+    pub(crate) async fn extension(&self, server: SocketAddr, revision: &str, name: &str) {
+        let mut command = self.command(server);
+        command.args(["--spec-version", revision, "--scenario", name, "--force"]);
+        check(&mut command).await;
+    }
+
     fn command(&self, server: SocketAddr) -> Command {
         let modules = self.directory.join("node_modules");
         let mut command = Command::new(modules.join(".bin/node"));

@@ -5,6 +5,7 @@ mod background;
 mod clients;
 mod commands;
 mod consistency;
+mod crashed_server;
 mod install;
 mod lists;
 mod ps;

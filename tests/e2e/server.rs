@@ -13,3 +13,4 @@ mod permissions;
 pub(crate) mod push;
 mod scripted_callers;
 mod shutdown;
+mod tasks;

@@ -26,6 +26,16 @@ impl Legacy {
 
     /// Initializes a session; `None` if the key is not valid.
     pub async fn try_connect(url: &str, key: &str) -> Option<Self> {
+        let connected = Self::connect_declaring(url, key, json!({})).await;
+        connected.map(|(client, _)| client)
+    }
+
+    /// Initializes a session with capabilities of the client; with the result, which has the server's.
+    pub async fn connect_declaring(
+        url: &str,
+        key: &str,
+        capabilities: Value,
+    ) -> Option<(Self, Value)> {
         let mut client = Self {
             http: http(),
             url: url.to_owned(),
@@ -35,7 +45,7 @@ impl Legacy {
         };
         let params = json!({
             "protocolVersion": Self::VERSION,
-            "capabilities": {},
+            "capabilities": capabilities,
             "clientInfo": { "name": "raw", "version": "0" },
         });
         let response = client.request("initialize", params).send().await.unwrap();
@@ -44,7 +54,7 @@ impl Legacy {
         let reply = Reply::read(response).await;
         assert_eq!(reply.body["result"]["protocolVersion"], Self::VERSION);
         let accepted = client.notify("notifications/initialized", json!({})).await;
-        (accepted.status == 202).then_some(client)
+        (accepted.status == 202).then(|| (client, reply.body["result"].clone()))
     }
 
     /// This client with connections that are kept alive, for measurements.

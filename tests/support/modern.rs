@@ -16,6 +16,7 @@ pub struct Modern {
     http: reqwest::Client,
     url: String,
     key: String,
+    capabilities: Value,
 }
 
 impl Modern {
@@ -26,7 +27,15 @@ impl Modern {
             http: http(),
             url: url.to_owned(),
             key: key.to_owned(),
+            capabilities: json!({}),
         }
+    }
+
+    /// This client with tasks.
+    #[must_use]
+    pub fn with_tasks(mut self) -> Self {
+        self.capabilities = json!({ "extensions": { "io.modelcontextprotocol/tasks": {} } });
+        self
     }
 
     pub fn key(&self) -> &str {
@@ -45,8 +54,10 @@ impl Modern {
         params["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!(Self::VERSION);
         params["_meta"]["io.modelcontextprotocol/clientInfo"] =
             json!({ "name": "raw", "version": "0" });
-        params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
-        let name = params["name"].as_str().or(params["uri"].as_str());
+        params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = self.capabilities.clone();
+        let name = ["name", "uri", "taskId"]
+            .iter()
+            .find_map(|key| params[*key].as_str());
         let name = name.unwrap_or_default().to_owned();
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         let request = self

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::num::NonZeroU16;
-use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
@@ -21,6 +20,9 @@ use crate::binary;
 /// Nothing that works takes this long, also on a busy machine.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Written after the output of a program that has ended. No program writes it.
+const END_MARK: &[u8] = b"\x01end of the output\x01";
+
 /// The output of the terminal so far.
 #[derive(Debug, Default)]
 struct Shown {
@@ -33,7 +35,7 @@ struct Shown {
 pub struct Pty {
     master: File,
     /// Held, so that the terminal outlives the program and can be looked at.
-    _slave: OwnedFd,
+    slave: File,
     child: Child,
     shown: Arc<Shown>,
     /// The offset up to which `wait_for` has read.
@@ -90,7 +92,7 @@ impl Pty {
         });
         Self {
             master,
-            _slave: slave,
+            slave: File::from(slave),
             child,
             shown,
             at: 0,
@@ -157,11 +159,12 @@ impl Pty {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Waits for the end of the command line; its exit code.
+    /// Waits for the end of the command line, and for all of its output; its exit code.
     pub fn exit_code(&mut self) -> Option<i32> {
         let deadline = Instant::now() + scaled(WAIT_TIMEOUT);
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
+                self.read_to_end(deadline);
                 return status.code();
             }
             assert!(
@@ -171,6 +174,20 @@ impl Pty {
             );
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Waits until everything that was written to the terminal has been read.
+    fn read_to_end(&mut self, deadline: Instant) {
+        // The terminal keeps the order, so what comes before the mark is all there is.
+        self.slave.write_all(END_MARK).unwrap();
+        let mut bytes = self.shown.bytes.lock().unwrap();
+        while !bytes.ends_with(END_MARK) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "the terminal is not read to its end");
+            bytes = self.shown.more.wait_timeout(bytes, left).unwrap().0;
+        }
+        let end = bytes.len() - END_MARK.len();
+        bytes.truncate(end);
     }
 }
 

@@ -1,4 +1,5 @@
-//! What a transport gives to a call: progress, cancellation, and the audit entry it will leave.
+//! What a transport gives to a call: progress, cancellation, whether it may end before the turn that it waits
+//! for, and the audit entry it will leave.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,6 +8,8 @@ use oubliette_model::ProjectId;
 use oubliette_store::{AuditEntry, RunBinding};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
+
+use crate::TurnId;
 
 /// How far long work has come.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +28,9 @@ pub struct Call {
     cancelled: CancellationToken,
     audit: Arc<Mutex<Option<AuditEntry>>>,
     schedule_run: Option<RunBinding>,
+    may_detach: bool,
+    detached_turn: Arc<Mutex<Option<TurnId>>>,
+    turn: Option<TurnId>,
 }
 
 impl Call {
@@ -55,6 +61,37 @@ impl Call {
 
     pub(crate) fn schedule_run(&self) -> Option<&RunBinding> {
         self.schedule_run.as_ref()
+    }
+
+    /// Lets the call end before the turn that it waits for. [`Call::detached_turn`] says whether it did.
+    #[must_use]
+    pub fn with_detaching(mut self) -> Self {
+        self.may_detach = true;
+        self
+    }
+
+    pub(crate) fn may_detach(&self) -> bool {
+        self.may_detach
+    }
+
+    /// The turn that the call no longer waits for, if it has ended before it.
+    pub fn detached_turn(&self) -> Option<TurnId> {
+        *self.detached_turn.lock()
+    }
+
+    pub(crate) fn set_detached_turn(&self, turn: TurnId) {
+        *self.detached_turn.lock() = Some(turn);
+    }
+
+    /// Limits what the call does to a session to one turn of it.
+    #[must_use]
+    pub(crate) fn for_turn(mut self, turn: TurnId) -> Self {
+        self.turn = Some(turn);
+        self
+    }
+
+    pub(crate) fn turn(&self) -> Option<TurnId> {
+        self.turn
     }
 
     pub fn progress(&self, progress: Progress) {

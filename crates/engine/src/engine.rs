@@ -29,8 +29,13 @@ use crate::{Clock, EngineError, Result, Settings};
 
 /// How often records that are kept for a limited time are trimmed.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(3600);
-/// How long commands and tool calls with a caller's name can be joined by a repeated call.
+/// How long commands and tool calls with a caller's name can be joined by a repeated call, and the turn of a
+/// message can be asked for.
 const NAMED_CALL_RETENTION: SignedDuration = SignedDuration::from_hours(24);
+
+fn days(count: u32) -> SignedDuration {
+    SignedDuration::from_hours(24 * i64::from(count))
+}
 
 /// What Oubliette does. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -109,9 +114,13 @@ impl Engine {
         Ok(engine)
     }
 
+    /// For how long after a message its turn can be asked for.
+    pub(crate) fn turn_retention(&self) -> SignedDuration {
+        NAMED_CALL_RETENTION.min(days(self.settings().sessions.keep_days))
+    }
+
     /// Trims what is kept for a limited time, at the start and then once an hour.
     async fn run_maintenance(&self) {
-        let days = |count: u32| SignedDuration::from_hours(24 * i64::from(count));
         let warn = |what: &str, trimmed: Result<usize, StoreError>| {
             if let Err(error) = trimmed {
                 tracing::warn!(%error, "could not trim {what}");

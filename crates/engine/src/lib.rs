@@ -51,7 +51,9 @@ pub use files::{MOUNT_LINK, SESSION_HOMES_DIR};
 pub use mcp_sessions::{BoundSession, McpSessions};
 pub use metrics::{CallCount, CallCounts, Metrics, StateCounts};
 pub use schedules::Schedules;
-pub use sessions::{AgentCallGuard, AgentTool, AttachedSession, Follower, Sessions};
+pub use sessions::{
+    AgentCallGuard, AgentTool, AttachedSession, Follower, PolledTurn, Sessions, TurnId, TurnState,
+};
 pub use settings::{
     AgentCommand, AuditSettings, BUILT_IN_CONTAINER_TYPES, CallerSettings, ContainerSettings,
     ContainerType, Limits, OnDisconnect, Price, ProjectRules, ScheduleSettings, SessionSettings,

@@ -27,6 +27,7 @@ pub(crate) mod message;
 pub(crate) mod message_params;
 mod orphaned_homes;
 pub(crate) mod permit;
+mod polled_turn;
 mod redactor;
 pub(crate) mod review;
 pub(crate) mod rewind;
@@ -56,6 +57,7 @@ use agent_calls::AgentCalls;
 pub use attach::AttachedSession;
 pub use children::AgentTool;
 pub use follow::Follower;
+pub use polled_turn::{PolledTurn, TurnId, TurnState};
 use subscriptions::Subscriptions;
 use waiting::ReportedRequests;
 

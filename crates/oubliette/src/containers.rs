@@ -22,7 +22,7 @@ pub(crate) async fn retry_until_found(
     name: String,
     data_dir: PathBuf,
     docker: DockerSettings,
-    server_port: u16,
+    server_ports: Vec<u16>,
 ) {
     if matches!(
         RuntimeChoice::parse(&name, DRIVERS),
@@ -36,7 +36,7 @@ pub(crate) async fn retry_until_found(
         if engine.containers().lacks_runtime() {
             engine
                 .containers()
-                .set_runtime(open_with_client(&name, &data_dir, &docker, server_port).await);
+                .set_runtime(open_with_client(&name, &data_dir, &docker, &server_ports).await);
             interval = (interval * 2).min(MAX_RETRY_INTERVAL);
         }
     }
@@ -47,10 +47,10 @@ pub(crate) async fn open_with_client(
     name: &str,
     data_dir: &Path,
     docker: &DockerSettings,
-    server_port: u16,
+    server_ports: &[u16],
 ) -> Result<Arc<dyn Runtime>, String> {
     client_binary::find()?;
-    let runtime = open(name, data_dir, docker, Some(server_port)).await?;
+    let runtime = open(name, data_dir, docker, server_ports).await?;
     let unenforced = runtime.capabilities().unenforced_limits();
     if !unenforced.is_empty() {
         tracing::warn!(
@@ -66,12 +66,12 @@ pub(crate) async fn open(
     name: &str,
     data_dir: &Path,
     docker: &DockerSettings,
-    server_port: Option<u16>,
+    server_ports: &[u16],
 ) -> Result<Arc<dyn Runtime>, String> {
     let choice = RuntimeChoice::parse(name, DRIVERS)?;
     let chosen = async {
         let mut settings = settings(data_dir, docker)?;
-        settings.server_ports.extend(server_port);
+        settings.server_ports.extend(server_ports);
         oubliette_runtime::choose(choice, DRIVERS, &settings).await
     };
     let chosen = chosen.await.map_err(|error| error.to_string())?;

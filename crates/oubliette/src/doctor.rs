@@ -16,7 +16,7 @@ use crate::config::{self, Config};
 use crate::containers;
 use crate::executor::block_on;
 use crate::failure::Failure;
-use crate::home::{Home, ServerInfo, ServerMode};
+use crate::home::{Home, ServerInfo};
 use crate::terminal::{output, print_json, print_line};
 
 pub(crate) use self::finding::Finding;
@@ -251,9 +251,12 @@ fn server(home: &Home, running: Option<&ServerInfo>) -> Vec<Finding> {
         ))];
     };
     let own = env!("CARGO_PKG_VERSION");
+    let place = running.url.as_ref().map(|url| format!(" at {url}"));
     let mut findings = vec![Finding::good(format!(
-        "a server (process {}, version {}) is running at {}",
-        running.pid, running.version, running.url
+        "a server (process {}, version {}) is running{}",
+        running.pid,
+        running.version,
+        place.unwrap_or_default()
     ))];
     if running.version != own {
         findings.push(Finding::hint(format!(
@@ -266,32 +269,25 @@ fn server(home: &Home, running: Option<&ServerInfo>) -> Vec<Finding> {
 
 /// Who can reach the server, and where clients look for it.
 fn network(home: &Home, running: &ServerInfo) -> Vec<Finding> {
-    let address = running.url.strip_prefix("http://");
+    if let Some(reason) = &running.no_url_reason {
+        return vec![Finding::warning(format!(
+            "only commands of this machine reach the server, no MCP clients with its URL: {reason} When the port is \
+             free, `{} up --restart` takes it",
+            home.command()
+        ))];
+    }
+    let address = running.url.as_deref();
+    let address = address.and_then(|it| it.strip_prefix("http://"));
     let address = address.and_then(|it| it.strip_suffix("/mcp")?.parse::<SocketAddr>().ok());
     let Some(address) = address else {
         return Vec::new();
     };
-    let mut findings = vec![if address.ip().is_loopback() {
+    vec![if address.ip().is_loopback() {
         Finding::good("only this machine can reach the server")
     } else {
         Finding::warning(format!(
             "others on the network can reach the server at {address}, without encryption; set `server.listen` to \
              127.0.0.1:7433 and put a TLS proxy in front of it"
         ))
-    }];
-    let config = Config::load(&home.config_file(), std::env::vars());
-    if let Ok(config) = config
-        && running.mode == ServerMode::UntilIdle
-        && config.server.listen.port() != address.port()
-        && config.server.listen.port() != 0
-    {
-        findings.push(Finding::warning(format!(
-            "the server listens on port {} because {} was taken, so MCP clients with that address do not find it; stop \
-             the other program and run `{} up --restart`, or change `server.listen`",
-            address.port(),
-            config.server.listen.port(),
-            home.command()
-        )));
-    }
-    findings
+    }]
 }

@@ -1,6 +1,7 @@
 //! The data directory: its paths, its lock, the server's socket, and the small files that commands and the server
 //! read there.
 
+mod owned_files;
 mod privacy;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -28,8 +29,12 @@ pub(crate) struct Home {
     path: PathBuf,
 }
 
+/// The directory of what the command line remembers.
+pub(crate) const CLI_DIRECTORY: &str = "cli";
+/// The directory of the keys of MCP clients.
+pub(crate) const MCP_CLIENTS_DIRECTORY: &str = "mcp-clients";
 /// Enough for `server.json`.
-const SPARE_FILE_BYTES: usize = 1024;
+const SPARE_FILE_BYTES: usize = 4096;
 /// Enough for a process id.
 const HOLDER_BYTES: usize = 10;
 
@@ -39,7 +44,9 @@ const SOCKET_NAME: &str = "server.sock";
 /// The contents of `run/server.json`. A server that was killed leaves it, so it alone shows nothing.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ServerInfo {
-    pub(crate) url: String,
+    /// None if it listens only on its socket.
+    #[serde(default)]
+    pub(crate) url: Option<String>,
     pub(crate) pid: u32,
     pub(crate) version: String,
     /// Absent in the files of older versions, as are the following.
@@ -47,6 +54,9 @@ pub(crate) struct ServerInfo {
     pub(crate) started_at: Option<Timestamp>,
     #[serde(default)]
     pub(crate) mode: ServerMode,
+    /// Why it has no URL.
+    #[serde(default)]
+    pub(crate) no_url_reason: Option<String>,
     /// Whether the signal USR1 makes it end the turns of agents before it stops.
     #[serde(default)]
     pub(crate) ends_turns: bool,
@@ -63,8 +73,8 @@ pub(crate) enum ServerMode {
     /// In the background, until it is stopped.
     #[value(name = "kept")]
     Background,
-    /// In the background by a command that needed it, until nothing is at work for a while. It takes any port if its
-    /// own is taken.
+    /// In the background by a command that needed it, until nothing is at work for a while. It has only its socket if
+    /// its port is taken.
     UntilIdle,
 }
 
@@ -165,12 +175,12 @@ impl Home {
 
     /// What the command line remembers.
     pub(crate) fn cli_dir(&self) -> PathBuf {
-        self.path.join("cli")
+        self.path.join(CLI_DIRECTORY)
     }
 
     /// The keys of MCP clients that start `oubliette mcp stdio`.
     pub(crate) fn mcp_clients_dir(&self) -> PathBuf {
-        self.path.join("mcp-clients")
+        self.path.join(MCP_CLIENTS_DIRECTORY)
     }
 
     /// What is known about directories that sessions have worked on.
@@ -356,7 +366,7 @@ impl Home {
 
     /// The admin key. It and the keys in `mcp-clients` are the only ones of callers that are stored in plain text.
     pub(crate) fn admin_key(&self) -> Option<ApiKey> {
-        fs::read_to_string(self.admin_token_file())
+        self.read_owned(&self.admin_token_file())
             .ok()?
             .trim()
             .parse()
@@ -371,22 +381,13 @@ impl Home {
         })
     }
 
-    /// Writes a file below the data directory atomically, readable only by its owner, who is that of the data
-    /// directory, also with `sudo`. Creates its directory.
-    pub(crate) fn write_private(&self, path: &Path, text: &str) -> io::Result<()> {
+    /// Writes a file of the server atomically, readable only by its owner, who is that of the data directory, also
+    /// with `sudo`. Commands use [`Home::write_owned`].
+    fn write_private(&self, path: &Path, text: &str) -> io::Result<()> {
         let is_root = rustix::process::geteuid().is_root();
         let owner = fs::metadata(&self.path).ok().filter(|_| is_root);
         let owner = owner.map(|meta| (meta.uid(), meta.gid()));
         let directory = path.parent().unwrap_or(&self.path);
-        if !directory.exists() {
-            DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(directory)?;
-            if let Some((user, group)) = owner {
-                std::os::unix::fs::chown(directory, Some(user), Some(group))?;
-            }
-        }
         let mut draft = tempfile::NamedTempFile::new_in(directory)?;
         if let Some((user, group)) = owner {
             std::os::unix::fs::fchown(draft.as_file(), Some(user), Some(group))?;
@@ -466,12 +467,13 @@ mod tests {
         assert_eq!(home.lock_holder(), None);
 
         let info = ServerInfo {
-            url: "http://127.0.0.1:1/mcp".to_owned(),
+            url: Some("http://127.0.0.1:1/mcp".to_owned()),
             pid: 7,
             version: "1".to_owned(),
             started_at: None,
             mode: ServerMode::Foreground,
             ends_turns: true,
+            no_url_reason: None,
         };
         home.write_server_info(&info).unwrap();
         assert!(home.spare_file().exists());
@@ -501,10 +503,6 @@ mod tests {
         assert_eq!(home.admin_key(), Some(key));
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&home.admin_token_file()), 0o600);
-        let client = home.mcp_clients_dir().join("zed.token");
-        home.write_private(&client, "key").unwrap();
-        assert_eq!(mode(&client), 0o600);
-        assert_eq!(mode(&home.mcp_clients_dir()), 0o700);
         assert_eq!(mode(home.path()), 0o700);
     }
 }

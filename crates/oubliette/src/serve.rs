@@ -125,8 +125,11 @@ fn run_in_background(home: &Home, options: &Options, mode: ServerMode) -> Result
     let lock = match lock_or_find_server(home) {
         Ok(LockOutcome::Acquired(lock)) => lock,
         Ok(LockOutcome::HeldBy(pid)) => {
-            let was_running = true;
-            starter.report(&Ok(Report { pid, was_running }));
+            starter.report(&Ok(Report {
+                pid,
+                was_running: true,
+                no_url_reason: None,
+            }));
             return Ok(());
         }
         Err(failure) => {
@@ -193,6 +196,7 @@ fn run_locked(
 ) -> Result<(), Failure> {
     raise_open_file_limit();
     let mut config = Config::load(&home.config_file(), std::env::vars())?;
+    let configured_port = config.server.listen.port();
     config.server.listen = options.listen.unwrap_or(config.server.listen);
     config.runtime = options.runtime.clone().unwrap_or(config.runtime);
     RuntimeChoice::parse(&config.runtime, DRIVERS).map_err(Failure::new)?;
@@ -200,7 +204,7 @@ fn run_locked(
         .enable_all()
         .build()
         .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    runtime.block_on(serve(home, &config, start))
+    runtime.block_on(serve(home, &config, configured_port, start))
 }
 
 /// Raises the soft limit of open files: every caller and every stream of an agent is one, and the usual limit
@@ -221,17 +225,29 @@ fn raise_open_file_limit() {
     }
 }
 
-async fn serve(home: &Home, config: &Config, start: Start) -> Result<(), Failure> {
+async fn serve(
+    home: &Home,
+    config: &Config,
+    configured_port: u16,
+    start: Start,
+) -> Result<(), Failure> {
     let stop = stop_signals(&start)?;
-    let bound = BoundServer::open(home, config, start.mode()).await?;
-    warn_of_shared_port(config.server.listen.port());
-    tracing::info!(url = %bound.url, data_dir = %home.path().display(), "ready");
+    let bound = BoundServer::open(home, config, configured_port, start.mode()).await?;
+    for port in &bound.ports {
+        warn_of_shared_port(*port);
+    }
+    let url = bound.url.as_deref().unwrap_or_default();
+    tracing::info!(url, data_dir = %home.path().display(), "ready");
     match &start {
-        Start::Foreground => print_greeting(home, &bound.url, bound.is_first_start),
+        Start::Foreground => print_greeting(home, url, bound.is_first_start),
         Start::Background { starter, .. } => {
-            let (pid, was_running) = (std::process::id(), false);
+            let report = Report {
+                pid: std::process::id(),
+                was_running: false,
+                no_url_reason: bound.no_url_reason.clone(),
+            };
             if let Some(starter) = starter.lock().take() {
-                starter.report(&Ok(Report { pid, was_running }));
+                starter.report(&Ok(report));
             }
         }
     }
@@ -280,29 +296,41 @@ fn warn_of_shared_port(port: u16) {
 struct BoundServer {
     engine: Engine,
     listeners: Listeners,
-    port: u16,
-    url: String,
+    /// The ports that no container may bind: the server's, and the configured one.
+    ports: Vec<u16>,
+    /// None if it listens only on its socket.
+    url: Option<String>,
+    no_url_reason: Option<String>,
     /// Whether this start created the admin token.
     is_first_start: bool,
     mode: ServerMode,
 }
 
 impl BoundServer {
-    async fn open(home: &Home, config: &Config, mode: ServerMode) -> Result<Self, Failure> {
+    async fn open(
+        home: &Home,
+        config: &Config,
+        configured_port: u16,
+        mode: ServerMode,
+    ) -> Result<Self, Failure> {
         let address = config.server.listen;
         let store: Arc<dyn Store> = Arc::new(Sqlite::open(&home.database())?);
         let is_first_start = ensure_admin(home, &*store).await?;
         // Before any container is started: containers are told which port they may not bind.
-        let network = match mode {
-            ServerMode::UntilIdle => bind::network_or_any_port(address, home).await?,
-            _ => bind::network(address, home).await?,
+        let (network, no_url_reason) = match mode {
+            ServerMode::UntilIdle => bind::network_if_free(address, home).await?,
+            _ => (bind::network(address, home).await?, None),
         };
         let bound = network.first().map(TcpListener::local_addr);
-        let address = bound.and_then(Result::ok).unwrap_or(address);
+        let bound = bound.and_then(Result::ok);
+        let mut ports = vec![bound.unwrap_or(address).port(), configured_port];
+        ports.retain(|port| *port != 0);
+        ports.sort_unstable();
+        ports.dedup();
         let (name, directory) = (config.runtime.clone(), home.path().to_owned());
-        let (docker, port) = (config.docker.clone(), address.port());
+        let (docker, refused) = (config.docker.clone(), ports.clone());
         let runtime =
-            async move { containers::open_with_client(&name, &directory, &docker, port).await };
+            async move { containers::open_with_client(&name, &directory, &docker, &refused).await };
         let engine = Engine::start(store, config.settings(home.path()), runtime)
             .await
             .map_err(|error| Failure::with_cause("the engine could not start", &error))?;
@@ -311,13 +339,14 @@ impl BoundServer {
             let directory = home.path().display();
             Failure::with_cause(format!("cannot make the socket in {directory}"), &error)
         })?;
-        let url = format!("http://{address}/mcp");
+        let url = bound.map(|address| format!("http://{address}/mcp"));
         home.write_server_info(&ServerInfo {
             url: url.clone(),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: Some(jiff::Timestamp::now()),
             mode,
+            no_url_reason: no_url_reason.clone(),
             ends_turns: true,
         })?;
         Ok(Self {
@@ -326,8 +355,9 @@ impl BoundServer {
                 network,
                 local: Some(local),
             },
-            port,
+            ports,
             url,
+            no_url_reason,
             is_first_start,
             mode,
         })
@@ -353,7 +383,7 @@ impl BoundServer {
         let (name, directory) = (config.runtime.clone(), home.path().to_owned());
         let docker = config.docker.clone();
         let runtime_retry =
-            containers::retry_until_found(engine.clone(), name, directory, docker, self.port);
+            containers::retry_until_found(engine.clone(), name, directory, docker, self.ports);
         tokio::spawn(closing.clone().run_until_cancelled_owned(runtime_retry));
         let app = oubliette_server::app(&engine, &config.server, &config.mcp);
         let idle_time = Duration::from_secs(config.autostart.idle_seconds);

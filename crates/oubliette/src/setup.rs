@@ -114,6 +114,12 @@ pub(crate) enum SetupError {
     #[error("{client} has no configuration of its own for a project. Leave out --project.")]
     NoProjectFile { client: &'static str },
 
+    #[error(
+        "{} is a link, which may lead out of the project, so nothing was written. Replace it by what it leads to.",
+        .path.display()
+    )]
+    Link { path: PathBuf },
+
     #[error("{} could not be read, so it was not changed. Check its permissions.", .path.display())]
     Read { path: PathBuf, source: io::Error },
 
@@ -153,6 +159,8 @@ pub(crate) struct Change {
     after: String,
     edits: Vec<String>,
     note: String,
+    /// Whether the file has a key of ours then.
+    has_key: bool,
 }
 
 impl fmt::Debug for Change {
@@ -277,17 +285,31 @@ pub(crate) fn plan(
     connection: &Connection,
 ) -> Result<Change, SetupError> {
     let file = ConfigFile::read(client, scope, home, environment)?;
+    if let ConfigScope::Project(directory) = scope
+        && let Some(path) = find_link(directory, &file.path)
+    {
+        return Err(SetupError::Link { path });
+    }
     let merged = file
         .merge(connection)
         .map_err(|error| refuse(file.client, &file.path, error))?;
-    let has_token = matches!(connection, Connection::Http { .. });
+    let has_key = matches!(connection, Connection::Http { .. });
+    let mut edits = merged.edits;
+    if has_key && let Some(mode) = file::shared_mode(&file.path) {
+        let private = mode & 0o600;
+        edits.push(format!("- permissions: {mode:04o}"));
+        edits.push(format!(
+            "+ permissions: {private:04o}, because the file has a key"
+        ));
+    }
     Ok(Change {
-        note: file.client.note(scope, has_token),
+        note: file.client.note(scope, has_key),
+        has_key,
         client: file.client,
         path: file.path,
         before: file.contents,
         after: merged.text,
-        edits: merged.edits,
+        edits,
     })
 }
 
@@ -307,6 +329,7 @@ pub(crate) fn plan_removal(
         note: format!("Restart {} to end its connection.", file.client.title),
         edits: after.is_some().then_some(edit).into_iter().collect(),
         after: after.unwrap_or_default(),
+        has_key: false,
         client: file.client,
         path: file.path,
         before: file.contents,
@@ -347,7 +370,8 @@ impl Change {
         if now != self.before {
             return Err(SetupError::Changed { path: path() });
         }
-        file::replace(&self.path, self.after.as_bytes()).map_err(|source| SetupError::Write {
+        let replaced = file::replace(&self.path, self.after.as_bytes(), self.has_key);
+        replaced.map_err(|source| SetupError::Write {
             path: path(),
             source,
         })
@@ -379,6 +403,16 @@ fn find(name: &str) -> Result<&'static Client, SetupError> {
     Err(SetupError::UnknownClient {
         name: name.to_owned(),
         nearest,
+    })
+}
+
+/// The first link on the way from a directory to a file in it. The files of a project may be those of others.
+fn find_link(directory: &Path, file: &Path) -> Option<PathBuf> {
+    let mut path = directory.to_owned();
+    let below = file.strip_prefix(directory).ok()?;
+    below.components().find_map(|name| {
+        path.push(name);
+        path.is_symlink().then(|| path.clone())
     })
 }
 

@@ -46,6 +46,9 @@ fn describe(home: &Home, running: Option<&ServerInfo>) -> Map<String, Value> {
         return status;
     };
     add("url", json!(server.url));
+    if let Some(reason) = &server.no_url_reason {
+        add("no_url_reason", json!(reason));
+    }
     add("pid", json!(server.pid));
     add("version", json!(server.version));
     add("started_at", json!(server.started_at));

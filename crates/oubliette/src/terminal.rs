@@ -50,7 +50,26 @@ pub(crate) fn write_failure() -> Option<Failure> {
 
 /// Prints a result as JSON.
 pub(crate) fn print_json(result: &impl serde::Serialize) {
-    print_line(&serde_json::to_string_pretty(result).unwrap_or_default());
+    print_line(&json_text(result));
+}
+
+/// A result as JSON that cannot control a terminal.
+pub(crate) fn json_text(result: &impl serde::Serialize) -> String {
+    escape_json(&serde_json::to_string_pretty(result).unwrap_or_default())
+}
+
+/// Escapes what JSON leaves as it is and terminals act on: control characters above ASCII's first, and those that change
+/// the direction of text. They are only in strings.
+pub(crate) fn escape_json(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for c in json.chars() {
+        if matches!(c, '\u{7f}'..='\u{9f}') || is_bidi_control(c) {
+            escaped.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            escaped.push(c);
+        }
+    }
+    escaped
 }
 
 /// Before the lines of a list inside a single object.
@@ -232,6 +251,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn json_cannot_control_a_terminal_and_means_the_same() {
+        let value = serde_json::json!({ "a\u{9b}b": "\u{1b}[31m\u{7f}\u{85}\u{202e}é\u{2066}\\" });
+        let text = json_text(&value);
+        let is_raw = |c: char| c.is_control() && c != '\n' || is_bidi_control(c);
+        assert!(!text.contains(is_raw), "{text:?}");
+        assert!(text.contains('é'));
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
+    }
 
     fn rendered(value: &Value) -> String {
         render(value.as_object().unwrap())

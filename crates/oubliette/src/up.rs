@@ -47,10 +47,11 @@ pub(crate) fn run(home: &Home, matches: &ArgMatches) -> Result<(), Failure> {
     let options = ["--listen".to_owned(), address.to_string()];
     let report = background::start(home, ServerMode::Background, &options.map(OsString::from))?;
     let running = running_server(home)?;
-    if report.was_running && !running.url.contains(&format!("//{address}/")) {
+    let url = running.url.as_deref().unwrap_or("no address");
+    if report.was_running && !url.contains(&format!("//{address}/")) {
         return Err(Failure::new(format!(
             "the server is running at {}; `{} up --restart --listen {address}` starts it again at the other address",
-            running.url,
+            url,
             home.command()
         )));
     }
@@ -102,12 +103,21 @@ fn print(home: &Home, server: &ServerInfo) {
         return;
     }
     let command = home.command();
+    let Some(url) = &server.url else {
+        print_line(&format!(
+            "The server is running (process {}), but only commands of this machine reach it: {}\n\
+             When the port is free, `{command} up --restart` takes it. The log is {}.",
+            server.pid,
+            server.no_url_reason.as_deref().unwrap_or_default(),
+            log.display()
+        ));
+        return;
+    };
     print_line(&format!(
-        "The server is running (process {}): {}\n\
+        "The server is running (process {}): {url}\n\
          Connect an MCP client with `{command} mcp setup claude`; `{command} down` stops the server and all \
          containers. The log is {}.",
         server.pid,
-        server.url,
         log.display()
     ));
 }

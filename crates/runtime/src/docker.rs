@@ -120,6 +120,7 @@ impl Docker {
             project: labels.get(PROJECT_LABEL)?.clone(),
             state,
             memory_events: None,
+            can_take_server_port: false,
         })
     }
 

@@ -137,9 +137,13 @@ impl Sandbox {
             _ if state_dir.join(LOG_FILE).exists() => RunState::Stopped,
             _ => RunState::Created,
         };
+        let shares_ports = record.spec.network == sandbox::NetworkNamespace::Host;
+        let mut refused = self.refused_ports.iter();
+        let is_refused_all = refused.all(|port| record.refused_ports.contains(port));
         Ok(Some(ContainerStatus {
             id: id.clone(),
             project: record.project,
+            can_take_server_port: state == RunState::Running && shares_ports && !is_refused_all,
             state,
             memory_events,
         }))
@@ -208,6 +212,7 @@ impl Runtime for Sandbox {
             project: spec.project.clone(),
             spec: self.sandbox_spec(spec)?,
             protected: spec.protected.iter().map(protected_path).collect(),
+            refused_ports: Vec::new(),
         };
         record.spec.validate().map_err(from_sandbox)?;
         let state_dir = self.state_dir(&spec.id);
@@ -230,11 +235,13 @@ impl Runtime for Sandbox {
         if self.is_running(id)? {
             return Ok(());
         }
-        // Not recorded: the server may have another port when it starts the container again.
-        record.spec.refused_ports.clone_from(&self.refused_ports);
-        record.spec.protected = std::mem::take(&mut record.protected);
+        record.refused_ports.clone_from(&self.refused_ports);
         let (launcher, layers_dir) = (self.launcher.clone(), self.layers_dir.clone());
+        let state_dir = self.state_dir(id);
         run_blocking(move || {
+            record.write(&state_dir)?;
+            record.spec.refused_ports = std::mem::take(&mut record.refused_ports);
+            record.spec.protected = std::mem::take(&mut record.protected);
             create_private_dir(&layers_dir)?;
             Ok(sandbox::launch(&record.spec, &launcher))
         })

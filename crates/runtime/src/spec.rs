@@ -177,6 +177,9 @@ pub struct ContainerStatus {
     /// The file of this machine in which the kernel counts the processes that the memory limit has killed, in
     /// its line `oom_kill`; none if it does not run, in a listing, or if there is no such file here.
     pub memory_events: Option<PathBuf>,
+    /// Whether it runs, on the host's network, without the rule that keeps it from a port of the server: it was
+    /// started when the server had another one.
+    pub can_take_server_port: bool,
 }
 
 #[cfg(test)]

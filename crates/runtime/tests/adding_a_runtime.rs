@@ -85,6 +85,7 @@ impl Runtime for Memory {
             project: spec.project.clone(),
             state: RunState::Created,
             memory_events: None,
+            can_take_server_port: false,
         };
         let mut containers = self.containers.lock();
         let existing = containers.get(&spec.id);

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Counts connections. Clones share their counts.
+/// Counts connections that have shown a valid key: other processes do not keep a server running. Clones share their
+/// counts.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectionCounts {
     counts: Arc<Counts>,
@@ -30,12 +31,12 @@ impl ConnectionCounts {
         }
     }
 
-    /// How many connections were accepted so far.
+    /// How many connections have shown a key so far.
     pub fn accepted(&self) -> u64 {
         self.counts.accepted.load(Ordering::Relaxed)
     }
 
-    /// How many connections are open.
+    /// How many of them are open.
     pub fn open(&self) -> usize {
         self.counts.open.load(Ordering::Relaxed)
     }

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use oubliette_model::{Scope, TokenId};
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::ServerSettings;
+use crate::connection_counts::{ConnectionCounts, OpenConnection};
 
 /// A pending connection is not evicted before this age: many honest ones may arrive at once.
 const MIN_EVICTION_AGE: Duration = Duration::from_millis(250);
@@ -47,6 +48,7 @@ pub(crate) struct ConnectionLimits {
     /// Of those, the ones that only admin tokens can use.
     kept_for_admins: usize,
     max_per_token: usize,
+    counts: ConnectionCounts,
 }
 
 #[derive(Debug, Default)]
@@ -83,7 +85,7 @@ pub(crate) enum Refusal {
 }
 
 impl ConnectionLimits {
-    pub(crate) fn new(settings: &ServerSettings) -> Arc<Self> {
+    pub(crate) fn new(settings: &ServerSettings, counts: ConnectionCounts) -> Arc<Self> {
         let max_pending = (settings.max_connections / 4).max(1);
         let max_authenticated = settings.max_connections.saturating_sub(max_pending).max(1);
         Arc::new(Self {
@@ -93,6 +95,7 @@ impl ConnectionLimits {
             max_authenticated,
             kept_for_admins: settings.max_connections / 16,
             max_per_token: settings.max_connections_per_token.max(1),
+            counts,
         })
     }
 
@@ -125,6 +128,8 @@ impl ConnectionLimits {
                 _permit: permit,
             }),
             eviction,
+            counts: self.counts.clone(),
+            open: OnceLock::new(),
         })
     }
 
@@ -221,6 +226,9 @@ pub(crate) struct Connection {
     origin: Origin,
     place: Mutex<Place>,
     eviction: CancellationToken,
+    counts: ConnectionCounts,
+    /// From the first valid key on.
+    open: OnceLock<OpenConnection>,
 }
 
 #[derive(Debug)]
@@ -244,11 +252,13 @@ struct TokenPlace {
 }
 
 impl Connection {
-    pub(crate) fn local() -> Arc<Self> {
+    pub(crate) fn local(counts: ConnectionCounts) -> Arc<Self> {
         Arc::new(Self {
             origin: Origin::Local,
             place: Mutex::new(Place::Local),
             eviction: CancellationToken::new(),
+            counts,
+            open: OnceLock::new(),
         })
     }
 
@@ -265,8 +275,9 @@ impl Connection {
         self.eviction.cancelled().await;
     }
 
-    /// Counts the connection for the token that its newest request came with.
+    /// Counts the connection for the token that its newest request came with, and as use of the server.
     pub(crate) fn assign(&self, token: TokenId, scope: Scope) -> Result<(), Refusal> {
+        self.open.get_or_init(|| self.counts.begin());
         let mut place = self.place.lock();
         let limits = match &*place {
             Place::Local => return Ok(()),
@@ -325,11 +336,14 @@ mod tests {
     use super::*;
 
     fn limits(max_connections: usize, max_connections_per_token: usize) -> Arc<ConnectionLimits> {
-        ConnectionLimits::new(&ServerSettings {
-            max_connections,
-            max_connections_per_token,
-            ..ServerSettings::default()
-        })
+        ConnectionLimits::new(
+            &ServerSettings {
+                max_connections,
+                max_connections_per_token,
+                ..ServerSettings::default()
+            },
+            ConnectionCounts::default(),
+        )
     }
 
     fn address(last: u8) -> IpAddr {
@@ -421,7 +435,9 @@ mod tests {
         let other = limits.admit(address(1)).await;
         other.assign(token(2), project()).unwrap();
         assert!(other.large_body().now_or_never().unwrap().is_some());
-        let local = Connection::local().large_body().now_or_never();
+        let local = Connection::local(ConnectionCounts::default())
+            .large_body()
+            .now_or_never();
         assert!(local.unwrap().is_none());
         reading.pop();
         assert!(ninth.now_or_never().unwrap().is_some());

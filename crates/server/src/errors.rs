@@ -66,6 +66,15 @@ pub(crate) fn mcp_error(error: &EngineError) -> ErrorData {
     error_data(rpc_error(error))
 }
 
+/// [`mcp_error`] for a request about a task. It names tools as the client knows them.
+pub(crate) fn mcp_task_error(error: &EngineError, names: ToolNames) -> ErrorData {
+    let error = rpc_error(error);
+    error_data(RpcError {
+        message: names.apply(&error.message).into_owned(),
+        ..error
+    })
+}
+
 /// [`tool_error`] in the types of MCP.
 pub(crate) fn mcp_tool_error(
     error: &EngineError,

@@ -56,7 +56,7 @@ pub async fn serve(
     let acceptor = Acceptor {
         app: &app,
         connections: GracefulShutdown::new(),
-        limits: ConnectionLimits::new(settings),
+        limits: ConnectionLimits::new(settings, app.connection_counts().clone()),
     };
     let Listeners { network, local } = listeners.into();
     let accepting = async {
@@ -105,7 +105,8 @@ impl Acceptor<'_> {
                 continue;
             };
             if is_own_user(&stream) {
-                self.spawn_connection(stream, Connection::local(), permit);
+                let connection = Connection::local(self.app.connection_counts().clone());
+                self.spawn_connection(stream, connection, permit);
             }
         }
     }
@@ -128,9 +129,8 @@ impl Acceptor<'_> {
                 .header_read_timeout(HEADER_READ_TIMEOUT)
                 .serve_connection(TokioIo::new(stream), service),
         );
-        let open = self.app.connection_counts().begin();
         self.app.tasks().spawn(async move {
-            let (_permit, _open) = (permit, open);
+            let _permit = permit;
             tokio::select! {
                 ended = serving => {
                     if let Err(error) = ended {

@@ -7,9 +7,11 @@ mod handler;
 mod push;
 mod registry;
 mod resources;
+mod restores;
 mod session_store;
 mod sessions;
 mod streams;
+mod tasks;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -19,6 +19,11 @@ pub struct CalledTurn {
     /// The session that received the message.
     pub child: SessionId,
     pub turn: CallTurn,
+    /// The index of the prompt that started the turn.
+    pub prompted: Option<i64>,
+    pub created_at: Timestamp,
+    /// What [`CallStore::record_delivery`] stored.
+    pub delivery: Option<String>,
 }
 
 /// The state of the turn for a message.
@@ -31,6 +36,17 @@ pub enum CallTurn {
     Answered(Box<StoredEvent>),
     /// The message was removed from the queue before its turn started.
     Dropped,
+}
+
+/// The outcome of [`CallStore::stop_message`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopOutcome {
+    /// The turn runs, or is the next one; the session has a request to interrupt it.
+    Requested,
+    /// The message was removed from the queue.
+    Dropped,
+    /// The turn had ended, or the message was dropped before.
+    Ended,
 }
 
 /// The outcome of [`CallStore::begin_tool_call`].
@@ -60,6 +76,23 @@ pub trait CallStore {
 
     /// Returns the state of a call of [`crate::SessionStore::spawn_session`] or [`CallStore::queue_call`].
     async fn called_turn(&self, caller: SessionId, call_id: Uuid) -> Result<Option<CalledTurn>>;
+
+    /// Stores what is to be returned about the delivery of a message when its turn has ended.
+    async fn record_delivery(
+        &self,
+        session: SessionId,
+        wait_id: Uuid,
+        delivery: &str,
+    ) -> Result<()>;
+
+    /// Stops the turn of a message, and no other one: requests an interrupt if it runs or is next, and
+    /// otherwise removes the message from the queue. `None` if no such message is known.
+    async fn stop_message(
+        &self,
+        session: SessionId,
+        wait_id: Uuid,
+        audit: Option<AuditEntry>,
+    ) -> Result<Option<StopOutcome>>;
 
     /// Records that an operation is about to be called, unless the call id is known.
     async fn begin_tool_call(

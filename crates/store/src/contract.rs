@@ -72,6 +72,7 @@ cases![
     sessions::a_new_session_has_its_first_event_and_message,
     sessions::sessions_are_found_by_the_beginning_of_the_id_and_counted,
     calls::a_message_that_is_waited_for_has_its_turn,
+    calls::only_the_turn_of_a_message_is_stopped,
     joining::joining_queues_the_message_for_the_newest_session,
     joining::only_a_session_with_the_given_settings_is_joined,
     joining::a_message_narrows_the_grant_to_its_senders_scope,

@@ -30,7 +30,8 @@ pub use callers::{
     EndRequestOutcome, MAX_PENDING_REQUEST_BYTES, MAX_PENDING_REQUESTS, ToolDeclaration,
 };
 pub use calls::{
-    CallStore, CallTurn, CalledTurn, MAX_KEPT_OUTCOME_BYTES, MAX_KEPT_OUTCOMES, ToolCallStart,
+    CallStore, CallTurn, CalledTurn, MAX_KEPT_OUTCOME_BYTES, MAX_KEPT_OUTCOMES, StopOutcome,
+    ToolCallStart,
 };
 pub use checkpoints::{Checkpoint, CheckpointStep, CheckpointStore, TreeHash};
 pub use containers::{

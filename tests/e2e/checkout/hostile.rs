@@ -466,3 +466,59 @@ async fn without_a_checkpoint_the_summary_does_not_guess() {
     assert!(stderr(&ran).contains("no checkpoint"), "{}", stderr(&ran));
     assert!(user.ok(&["diff"]).await.contains("+y"));
 }
+
+/// A directory that is in no repository, a file that git tracks, and one that it does not.
+#[test(needs(sandbox))]
+async fn files_with_a_key_of_oubliette_are_not_sent() {
+    let key = format!("oub_{}", "Ab-_9".repeat(9).get(..43).unwrap());
+    let config = format!("{{ \"Authorization\": \"Bearer {key}\" }}\n");
+    let user = User::new();
+    user.write(".mcp.json", "{}\n");
+    user.git(["add", ".mcp.json"]);
+    user.git(["commit", "-qm", "client"]);
+    user.write(".mcp.json", &config);
+    user.write("deep/new.json", &config);
+    user.write("deep/plain.json", "oub_short\n");
+    let said = user
+        .ok(&["run", "/sh cat .mcp.json; ls deep; ! grep -r oub_Ab ."])
+        .await;
+    assert!(said.contains("{}\nplain.json\n"), "{said}");
+    let noted = user.cli(&["run", "/sh true"]).await;
+    let noted = stderr(&noted);
+    assert!(
+        noted.contains("not sent") && noted.contains(".mcp.json, deep/new.json"),
+        "{noted}"
+    );
+    // Nothing of it is lost here.
+    agent(&user, "echo more > more.txt").await;
+    user.ok(&["apply", "--yes"]).await;
+    assert_eq!(user.read("more.txt"), "more\n");
+    assert_eq!(user.read(".mcp.json"), config);
+    assert_eq!(user.read("deep/new.json"), config);
+
+    let plain = user.root().with_file_name("plain");
+    std::fs::create_dir(&plain).unwrap();
+    std::fs::write(plain.join(".mcp.json"), &config).unwrap();
+    let here = user.cli_in(&plain, &["run", "--here", "/sh ls -A"]).await;
+    assert!(here.status.success(), "{}", stderr(&here));
+    assert!(stderr(&here).contains("not sent"), "{}", stderr(&here));
+    assert!(!stdout(&here).contains(".mcp.json"), "{}", stdout(&here));
+}
+
+#[test(needs(sandbox))]
+async fn links_that_lead_out_of_the_repository_are_named() {
+    let user = User::new();
+    agent(
+        &user,
+        "mkdir d; ln -s /etc/passwd abs; ln -s ../../x d/up; ln -s ../a d/in",
+    )
+    .await;
+    let applied = user.cli(&["apply", "--yes"]).await;
+    assert!(applied.status.success(), "{}", stderr(&applied));
+    let said = stderr(&applied);
+    let warning = said.lines().find(|line| line.starts_with("warning"));
+    assert!(
+        warning.is_some_and(|line| line.ends_with(": abs -> /etc/passwd, d/up -> ../../x")),
+        "{said}"
+    );
+}

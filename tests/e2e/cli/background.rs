@@ -1,9 +1,8 @@
 //! The server that commands start in the background when none is running.
 
-use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,7 +11,7 @@ use support::{
     FreshHome, Pty, Random, Server, binary, eventually, run, run_cli, stderr, stdout, wait_until,
 };
 
-fn kill(pid: u32) {
+pub(super) fn kill(pid: u32) {
     let pid = Pid::from_raw(pid.cast_signed()).unwrap();
     let _ = kill_process(pid, Signal::KILL);
 }
@@ -207,7 +206,7 @@ async fn a_started_server_is_apart_from_the_terminal_and_the_pipeline() {
 }
 
 #[test]
-async fn a_taken_port_is_passed_by_and_reported() {
+async fn a_server_whose_port_is_taken_has_only_its_socket_and_says_so() {
     let home = FreshHome::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -218,14 +217,27 @@ async fn a_taken_port_is_passed_by_and_reported() {
     };
     let listed = with_port(&["project", "list"]).await;
     assert_eq!(stdout(&listed), "No projects.\n", "{}", stderr(&listed));
-    let url = home.server().unwrap()["url"].as_str().unwrap().to_owned();
-    assert!(!url.contains(&address), "{url}");
-    let doctor = with_port(&["doctor"]).await;
+    let who = format!("process {} ", std::process::id());
+    let said = stderr(&listed);
     assert!(
-        stdout(&doctor).contains("was taken, so MCP clients"),
-        "{}",
-        stdout(&doctor)
+        said.contains("no MCP clients with its URL") && said.contains(&who),
+        "{said}"
     );
+    assert!(home.server().unwrap()["url"].is_null());
+    let again = with_port(&["project", "create", "app"]).await;
+    assert_eq!(stderr(&again), "", "it is said once");
+    for command in ["doctor", "status", "up"] {
+        let said = stdout(&with_port(&[command]).await);
+        assert!(said.contains(&who), "{command} {said}");
+    }
+    // A client would send its key to the other process, or to another one later.
+    let refused = with_port(&["mcp", "setup", "cursor"]).await;
+    assert_eq!(refused.status.code(), Some(1));
+    let said = stderr(&refused);
+    assert!(said.contains("--stdio") && said.contains(&who), "{said}");
+    assert!(!home.path().join(".cursor/mcp.json").exists());
+    let by_socket = with_port(&["mcp", "setup", "cursor", "--stdio"]).await;
+    assert_eq!(by_socket.status.code(), Some(0), "{}", stderr(&by_socket));
     // One that was asked for must have its port.
     with_port(&["down"]).await;
     let up = with_port(&["up"]).await;
@@ -423,69 +435,6 @@ async fn an_ordinary_user_has_a_server_of_their_own() {
     let refused = home.run(&["project", "list"]).await;
     let said = stderr(&refused);
     assert!(said.contains("belongs to user 4243"), "{said}");
-}
-
-#[test(needs(sandbox))]
-async fn a_crash_of_the_started_server_does_not_end_a_command() {
-    let home = FreshHome::new();
-    home.run(&["project", "create", "app"]).await;
-    let script = "echo one; touch begun; while ! [ -e go ]; do sleep 0.05; done; echo two; exit 4";
-    let mut command = home.command(&["container", "exec", "app", script]);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let running = command.spawn().unwrap();
-    let projects = home.path().join("projects");
-    let workspace = || {
-        let entries = std::fs::read_dir(&projects).into_iter().flatten().flatten();
-        entries
-            .map(|entry| entry.path().join("workspace"))
-            .find(|it| it.join("begun").exists())
-    };
-    wait_until("the command", async || workspace().is_some()).await;
-    let first = home.server_pid().unwrap();
-    kill(first);
-    std::fs::write(workspace().unwrap().join("go"), "").unwrap();
-    let ended = tokio::task::spawn_blocking(move || running.wait_with_output());
-    let ended = ended.await.unwrap().unwrap();
-    assert_eq!(stdout(&ended), "one\ntwo\n", "{}", stderr(&ended));
-    assert_eq!(ended.status.code(), Some(4));
-    assert_ne!(home.server_pid(), Some(first));
-}
-
-#[test(needs(sandbox))]
-async fn no_autostart_starts_no_server_in_place_of_a_crashed_one() {
-    let home = FreshHome::new();
-    home.run(&["project", "create", "app"]).await;
-    let script = "touch begun; while ! [ -e go ]; do sleep 0.05; done; echo done";
-    let exec = ["--no-autostart", "container", "exec", "app", script];
-    let mut command = home.command(&exec);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut running = command.spawn().unwrap();
-    let projects = home.path().join("projects");
-    let workspace = || {
-        let entries = std::fs::read_dir(&projects).into_iter().flatten().flatten();
-        entries
-            .map(|entry| entry.path().join("workspace"))
-            .find(|it| it.join("begun").exists())
-    };
-    wait_until("the command", async || workspace().is_some()).await;
-    let first = home.server_pid().unwrap();
-    kill(first);
-    std::fs::write(workspace().unwrap().join("go"), "").unwrap();
-    let said = running.stderr.take().unwrap();
-    let waiting = tokio::task::spawn_blocking(move || {
-        let mut lines = BufReader::new(said).lines().map_while(Result::ok);
-        let found = lines.any(|line| line.contains("the server does not answer"));
-        (found, lines)
-    });
-    let (found, _open) = waiting.await.unwrap();
-    assert!(found, "the command did not wait");
-    assert_eq!(home.server_pid(), Some(first), "another was started");
-    home.run(&["doctor"]).await;
-    assert_eq!(home.server_pid(), Some(first), "doctor started another");
-    home.run(&["up"]).await;
-    let ended = tokio::task::spawn_blocking(move || running.wait_with_output());
-    let ended = ended.await.unwrap().unwrap();
-    assert_eq!(stdout(&ended), "done\n");
 }
 
 #[test(needs(sandbox), multi_thread)]

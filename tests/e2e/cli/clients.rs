@@ -1,7 +1,7 @@
 //! `oubliette mcp setup`, `remove` and `list`: each client has a token of its own.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
@@ -114,6 +114,23 @@ async fn the_admin_key_in_a_clients_file_is_replaced() {
 }
 
 #[test]
+async fn the_key_of_another_token_in_a_clients_file_is_replaced() {
+    let server = Server::start();
+    let home = server.home();
+    let file = home.join(".cursor/mcp.json");
+    succeeds(home, &["mcp", "setup", "cursor"]).await;
+    let own = key_in(&file);
+    let other = server.admin().token("write").await;
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace(&own, &other)).unwrap();
+    succeeds(home, &["mcp", "setup", "cursor"]).await;
+    let replaced = key_in(&file);
+    assert!(replaced != other && is_accepted(&server, &replaced).await);
+    succeeds(home, &["mcp", "remove", "cursor"]).await;
+    assert!(!is_accepted(&server, &replaced).await);
+}
+
+#[test]
 async fn a_failed_set_up_leaves_no_token() {
     let server = Server::start();
     let home = server.home();
@@ -219,59 +236,77 @@ async fn a_client_that_starts_programs_gets_no_key_in_its_file() {
     assert!(!home.join("mcp-clients/cursor.token").exists());
 }
 
+fn git(directory: &Path, arguments: &[&str]) -> String {
+    let output = Command::new("git")
+        .arg("-C")
+        .arg(directory)
+        .args(arguments)
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
 #[test]
-async fn a_file_in_a_repository_is_kept_out_of_git() {
+async fn a_file_in_a_project_has_no_key_and_is_kept_out_of_git() {
     let server = Server::start();
     let home = server.home();
     let repository = home.join("app");
     std::fs::create_dir(&repository).unwrap();
-    let git = |arguments: &[&str]| {
-        let output = Command::new("git")
-            .arg("-C")
-            .arg(&repository)
-            .args(arguments)
-            .output()
-            .unwrap();
-        String::from_utf8(output.stdout).unwrap()
-    };
-    git(&["init", "-q"]);
-    let said = succeeds(home, &["mcp", "setup", "claude", "--project", "app"]).await;
+    git(&repository, &["init", "-q"]);
+    let set_up = ["mcp", "setup", "claude", "--project", "app"];
+    let said = succeeds(home, &set_up).await;
     assert!(said.contains("info/exclude"), "{said}");
-    assert!(repository.join(".mcp.json").exists());
-    assert_eq!(git(&["status", "--porcelain"]), "");
+    let file = repository.join(".mcp.json");
+    let text = || std::fs::read_to_string(&file).unwrap();
+    assert!(
+        text().contains("stdio") && !text().contains("oub_"),
+        "{}",
+        text()
+    );
+    assert_eq!(git(&repository, &["status", "--porcelain"]), "");
     // The user's own file has another token.
     succeeds(home, &["mcp", "setup", "claude"]).await;
-    let key = key_in(&repository.join(".mcp.json"));
-    assert!(is_accepted(&server, &key).await);
-    succeeds(
-        home,
-        &[
-            "mcp",
-            "setup",
-            "claude",
-            "--project",
-            "app",
-            "--scope",
-            "read",
-        ],
-    )
-    .await;
+    let tokens = std::fs::read_dir(home.join("mcp-clients")).unwrap();
+    let tokens = tokens.map(|entry| entry.unwrap().path());
+    let is_key = |path: &PathBuf| path.extension().is_some_and(|end| end == "token");
+    let tokens: Vec<PathBuf> = tokens.filter(is_key).collect();
+    let [kept] = &tokens[..] else {
+        panic!("{tokens:?}")
+    };
+    let key = || std::fs::read_to_string(kept).unwrap().trim().to_owned();
+    let first = key();
+    assert!(is_accepted(&server, &first).await);
+    succeeds(home, &[&set_up[..], &["--scope", "read"]].concat()).await;
+    assert!(!is_accepted(&server, &first).await && is_accepted(&server, &key()).await);
     let exclude = std::fs::read_to_string(repository.join(".git/info/exclude")).unwrap();
     assert_eq!(exclude.matches(".mcp.json").count(), 1, "{exclude}");
-    // A tracked file is warned of.
-    git(&["add", "-f", ".mcp.json"]);
-    let said = succeeds(
-        home,
-        &[
-            "mcp",
-            "setup",
-            "claude",
-            "--project",
-            "app",
-            "--scope",
-            "write",
-        ],
-    )
-    .await;
-    assert!(said.contains("git tracks"), "{said}");
+    // Also where git tracks the file, and with a key that cannot create others.
+    git(&repository, &["add", "-f", ".mcp.json"]);
+    let given = server.admin().token("write").await;
+    let said = succeeds(home, &[&["--token", &given], &set_up[..]].concat()).await;
+    assert!(!text().contains("oub_"), "{said}{}", text());
+    assert_eq!(key(), given);
+}
+
+#[test]
+async fn a_link_in_a_project_is_not_followed() {
+    let server = Server::start();
+    let home = server.home();
+    let outside = home.join("outside");
+    let repository = home.join("app");
+    for directory in [&outside, &repository] {
+        std::fs::create_dir(directory).unwrap();
+    }
+    std::fs::write(outside.join("public.json"), "{}").unwrap();
+    std::os::unix::fs::symlink("../outside/public.json", repository.join(".mcp.json")).unwrap();
+    std::os::unix::fs::symlink("../outside", repository.join(".cursor")).unwrap();
+    for client in ["claude", "cursor"] {
+        let refused = run_cli(home, &["mcp", "setup", client, "--project", "app"]).await;
+        assert_eq!(refused.status.code(), Some(1), "{client}");
+        let sentence = stderr(&refused);
+        assert!(sentence.contains("is a link"), "{client} {sentence}");
+    }
+    let public = std::fs::read_to_string(outside.join("public.json")).unwrap();
+    assert_eq!(public, "{}");
+    assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1);
 }

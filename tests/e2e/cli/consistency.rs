@@ -331,3 +331,38 @@ async fn completions_offer_what_the_server_has() {
     server.kill();
     assert!(complete(&server, &["project", "get", "he"]).is_empty());
 }
+
+/// Runs a script with the completions of bash.
+fn bash(server: &Server, script: &str) -> std::process::Output {
+    let directory = binary().parent().unwrap().display();
+    let path = format!("{directory}:{}", std::env::var("PATH").unwrap());
+    Command::new("bash")
+        .env_clear()
+        .env("PATH", path)
+        .env("HOME", server.home())
+        .env("OUBLIETTE_HOME", server.home())
+        .args(["--norc", "-c", script])
+        .output()
+        .unwrap()
+}
+
+#[test(multi_thread)]
+async fn a_name_that_an_agent_chose_cannot_run_a_command_in_the_shell() {
+    let server = Server::start();
+    let admin = server.admin();
+    let project = admin.project("app").await;
+    let bad = format!("$(touch {})", server.home().join("ran").display());
+    let targets = json!([{ "project_id": project }]);
+    let create = json!({ "name": bad, "cron_expr": "@daily", "prompt": "x", "targets": targets });
+    let created = admin.call("schedule_create", create).await;
+    let id = created.ok()["schedule_id"].as_str().unwrap().to_owned();
+    assert_eq!(complete(&server, &["schedule", "get", ""]), [&*id]);
+    assert!(complete(&server, &["schedule", "get", "$"]).is_empty());
+    let typed = "source <(oubliette completions bash)
+        COMP_WORDS=(oubliette schedule get '') COMP_CWORD=3 COMP_TYPE=9
+        _clap_complete_oubliette oubliette '' get 2> /dev/null
+        for word in \"${COMPREPLY[@]}\"; do case $word in -*) ;; *) eval \"oubliette schedule get $word\" ;; esac; done";
+    let ended = bash(&server, typed);
+    assert!(stdout(&ended).contains(&id), "{}", stderr(&ended));
+    assert!(!server.home().join("ran").exists());
+}

@@ -76,6 +76,25 @@ fn the_script_installs_upgrades_and_uninstalls_what_has_the_right_checksums() {
     assert!(!program.exists());
 
     write_checksums(&archive);
+    // A file without a checksum, and one with a line that is none.
+    let sums = std::fs::read_to_string(archive.join("SHA256SUMS")).unwrap();
+    for (name, line) in [
+        ("oubliette", ""),
+        ("oubliette", "0000  oubliette\n"),
+        ("man/oubliette-run.1", ""),
+    ] {
+        let left = sums
+            .lines()
+            .filter(|line| !line.ends_with(&format!(" {name}")));
+        let left: String = left.map(|line| format!("{line}\n")).collect();
+        std::fs::write(archive.join("SHA256SUMS"), left + line).unwrap();
+        let refused = install(directory.path(), &[]);
+        assert_eq!(refused.status.code(), Some(1), "{name}");
+        let sentence = stderr(&refused);
+        assert!(sentence.contains("not in SHA256SUMS"), "{name} {sentence}");
+        assert!(!program.exists(), "{name}");
+    }
+    std::fs::write(archive.join("SHA256SUMS"), sums).unwrap();
     assert!(install(directory.path(), &[]).status.success());
     let removed = install(directory.path(), &["--uninstall"]);
     assert!(removed.status.success(), "{}", stderr(&removed));

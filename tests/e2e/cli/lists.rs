@@ -18,7 +18,6 @@ fn sandbox() -> Server {
 fn shown_at(columns: u16, home: &Path, arguments: &[&str]) -> String {
     let mut terminal = Pty::run(home, (24, columns), arguments);
     assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.shown());
-    terminal.wait_for("\n");
     terminal.shown()
 }
 

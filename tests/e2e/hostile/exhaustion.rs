@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
-use support::{Legacy, Server, http};
+use support::{FreshHome, Legacy, Server, eventually, http, run};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -271,4 +271,26 @@ async fn a_token_with_too_many_mcp_sessions_is_told_so() {
     // A session without a stream makes room for a new one.
     drop(streams.pop());
     support::wait_until("room for another session", async || send().await.0 == 200).await;
+}
+
+/// A server that a command has started ends when it is idle, whatever other processes of the machine do.
+#[test]
+async fn a_process_without_a_key_does_not_keep_a_server_running() {
+    let home = FreshHome::new();
+    let mut list = home.command(&["project", "list"]);
+    list.env("OUBLIETTE_AUTOSTART__IDLE_SECONDS", "2");
+    assert!(run(list).await.status.success());
+    let url = home.server().unwrap()["url"].as_str().unwrap().to_owned();
+    let address = url.trim_start_matches("http://").trim_end_matches("/mcp");
+    // One that stays, and others that ask for something now and then.
+    let _open = TcpStream::connect(address).await.unwrap();
+    let ended = eventually(ANSWER_TIMEOUT, async || {
+        if let Ok(mut stream) = TcpStream::connect(address).await {
+            let request = "GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n";
+            let _ = stream.write_all(request.as_bytes()).await;
+        }
+        home.server().is_none()
+    });
+    assert!(ended.await, "{}", home.log());
+    assert!(home.log().contains("nothing is at work"), "{}", home.log());
 }

@@ -3,17 +3,23 @@
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
-use support::{Pty, RunAs, Server, ServerOptions, binary, cli, run_cli, stderr, stdout};
+use support::{
+    FreshHome, Pty, RunAs, Server, ServerOptions, binary, cli, eventually, run, run_cli, stderr,
+    stdout,
+};
 
 /// How long an impostor waits for the rest of a request.
 const READ_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Idle containers are looked for every 15 seconds.
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process that listens where a server was, and keeps what it is sent.
 struct Impostor {
@@ -73,13 +79,26 @@ async fn an_impostor_at_the_port_of_an_ended_server_gets_no_key() {
         let home = server.home().to_owned();
         let url = server.base().to_owned();
         let localhost = url.replace("127.0.0.1", "localhost");
-        let commands: [&[&str]; 5] = [
+        // It reaches this machine, too, as any name may.
+        let any = url.replace("127.0.0.1", "0.0.0.0");
+        let commands: [&[&str]; 6] = [
             &["project", "list"],
             &["--url", &url, "project", "list"],
             &["--url", &localhost, "project", "list"],
+            &["--url", &any, "project", "list"],
             &["session", "attach", "x"],
-            &["mcp", "setup", "cursor", "--project", "."],
+            &["mcp", "setup", "cursor"],
         ];
+        for url in [&url, &localhost, &any] {
+            let mut completion = Command::new(binary());
+            completion
+                .env_clear()
+                .env("HOME", &home)
+                .env("OUBLIETTE_HOME", &home)
+                .env("_OUBLIETTE_COMPLETE", "fish")
+                .args(["--", "oubliette", "--url", url, "project", "get", ""]);
+            assert!(run(completion).await.status.success());
+        }
         let mut outputs = Vec::new();
         for command in commands {
             outputs.push((command, run_cli(&home, command).await));
@@ -224,6 +243,76 @@ async fn root_sends_no_key_to_the_server_of_another_user() {
     assert!(listed.status.success(), "{}", stderr(&listed));
 }
 
+/// Root's commands use the directory of another user, who has planted links in it.
+#[test(needs(root))]
+async fn root_writes_and_reads_nothing_through_the_links_of_another_user() {
+    const USER: u32 = 54_322;
+    let foreign = Server::start_with(ServerOptions {
+        config: "runtime = \"none\"\n".to_owned(),
+        run_as: Some(RunAs {
+            uid: USER,
+            gid: USER,
+            group: USER,
+        }),
+        ..ServerOptions::default()
+    });
+    let home = foreign.home();
+    let roots = tempfile::tempdir().unwrap();
+    let victim = roots.path().join("victim");
+    std::fs::write(&victim, "kept").unwrap();
+    let kept = roots.path().join("kept");
+    std::fs::create_dir_all(kept.join("below")).unwrap();
+    // What a command remembers, and the key of a client.
+    symlink(roots.path(), home.join("cli")).unwrap();
+    symlink(roots.path(), home.join("mcp-clients")).unwrap();
+    let project = foreign.admin().project("app").await;
+    let spawn = json!({ "project_id": project, "prompt": "/say hi", "agent": "demo" });
+    let spawned = foreign.admin().call("session_spawn", spawn).await;
+    let session = spawned.ok()["session_id"].as_str().unwrap().to_owned();
+    let got = run_cli(home, &["session", "get", &session]).await;
+    assert!(got.status.success(), "{}", stderr(&got));
+    let set_up = ["mcp", "setup", "cursor", "--stdio"];
+    let refused = run_cli(home, &set_up).await;
+    assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
+    // The directories of snapshots, which a command clears.
+    std::fs::create_dir(home.join("checkouts")).unwrap();
+    symlink(&kept, home.join("checkouts/snapshots")).unwrap();
+    std::fs::create_dir(home.join("work")).unwrap();
+    let mut copy = Command::new(binary());
+    copy.env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("HOME", roots.path())
+        .env("OUBLIETTE_HOME", home)
+        .current_dir(home.join("work"))
+        .args(["run", "--here", "/say hi"]);
+    let copied = run(copy).await;
+    assert!(stderr(&copied).contains("is a link"), "{}", stderr(&copied));
+    assert!(kept.join("below").exists());
+    let names = std::fs::read_dir(roots.path()).unwrap().count();
+    assert_eq!(names, 2, "{:?}", std::fs::read_dir(roots.path()).unwrap());
+    assert_eq!(std::fs::read_to_string(&victim).unwrap(), "kept");
+
+    // Without the link it is the owner's.
+    std::fs::remove_file(home.join("mcp-clients")).unwrap();
+    let written = run_cli(home, &set_up).await;
+    assert!(written.status.success(), "{}", stderr(&written));
+    for (name, mode) in [("mcp-clients", 0o700), ("mcp-clients/cursor.token", 0o600)] {
+        let found = std::fs::metadata(home.join(name)).unwrap();
+        assert_eq!((found.uid(), found.mode() & 0o777), (USER, mode), "{name}");
+    }
+    // A key of root's is not sent to the server of another user.
+    let own = Server::start();
+    std::fs::remove_file(home.join("admin.token")).unwrap();
+    symlink(own.home().join("admin.token"), home.join("admin.token")).unwrap();
+    std::os::unix::fs::lchown(home.join("admin.token"), Some(USER), Some(USER)).unwrap();
+    let refused = run_cli(home, &["project", "list"]).await;
+    assert!(
+        stderr(&refused).contains("no API key"),
+        "{}",
+        stderr(&refused)
+    );
+}
+
 fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
@@ -278,4 +367,74 @@ fn the_first_start_prints_the_key_only_to_a_terminal() {
     let key = std::fs::read_to_string(home.path().join("admin.token")).unwrap();
     let shown = terminal.shown();
     assert!(shown.contains(key.trim()), "{shown}");
+}
+
+/// A port that no program is given which asks for any.
+fn fixed_port() -> u16 {
+    let is_free = |port: &u16| {
+        ["127.0.0.1", "[::1]"]
+            .iter()
+            .all(|host| TcpListener::bind(format!("{host}:{port}")).is_ok())
+    };
+    let first = 20_000 + (std::process::id() % 10_000) as u16;
+    (first..).find(is_free).unwrap()
+}
+
+/// The port of a server that had to do without it, and that of a server which was started with another.
+#[test(needs(sandbox))]
+async fn no_container_can_bind_the_configured_port_whatever_the_server_got() {
+    let home = FreshHome::new();
+    let port = fixed_port();
+    let address = format!("127.0.0.1:{port}");
+    let config = format!("runtime = \"sandbox\"\n[server]\nlisten = \"{address}\"\n");
+    std::fs::write(home.path().join("oubliette.toml"), config).unwrap();
+    let command = |arguments: &[&str]| {
+        let mut command = home.command(arguments);
+        command.env_remove("OUBLIETTE_SERVER__LISTEN");
+        run(command)
+    };
+    let bind = format!(
+        "import socket, errno\ntry: socket.create_server(('127.0.0.1', {port}))\nexcept OSError as e: \
+         print(errno.errorcode[e.errno])\nelse: print('BOUND')"
+    );
+    let exec = async || {
+        let ended = command(&["container", "exec", "app", "python3", "-c", &bind]).await;
+        stdout(&ended).trim().to_owned()
+    };
+    let taken = TcpListener::bind(&address).unwrap();
+    let created = command(&["project", "create", "app"]).await;
+    assert_eq!(created.status.code(), Some(0), "{}", stderr(&created));
+    assert!(home.server().unwrap()["url"].is_null());
+    drop(taken);
+    assert_eq!(exec().await, "EACCES");
+    let down = command(&["down"]).await;
+    assert_eq!(down.status.code(), Some(0), "{}", stderr(&down));
+    let detached = command(&["serve", "--detach", "--listen", "127.0.0.1:0"]).await;
+    assert_eq!(detached.status.code(), Some(0), "{}", stderr(&detached));
+    assert_eq!(exec().await, "EACCES");
+}
+
+/// It was kept from the port that the server had when it was started, and not from the one of now.
+#[test(needs(sandbox))]
+async fn a_container_that_could_take_the_servers_new_port_is_stopped_when_it_is_not_in_use() {
+    let home = FreshHome::new();
+    let config = "runtime = \"sandbox\"\n";
+    std::fs::write(home.path().join("oubliette.toml"), config).unwrap();
+    home.run(&["up"]).await;
+    home.run(&["project", "create", "app"]).await;
+    let status = async || {
+        let ended = home.run(&["project", "get", "app", "--json"]).await;
+        let project: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+        project["container_status"].as_str().unwrap().to_owned()
+    };
+    let started = home.run(&["container", "start", "app"]).await;
+    assert_eq!(started.status.code(), Some(0), "{}", stderr(&started));
+    assert_eq!(status().await, "running");
+    // Another free port.
+    let restarted = home.run(&["up", "--restart"]).await;
+    assert_eq!(restarted.status.code(), Some(0), "{}", stderr(&restarted));
+    let warned = async || home.log().contains("had another port");
+    assert!(eventually(STOP_TIMEOUT, warned).await, "{}", home.log());
+    let stopped = eventually(STOP_TIMEOUT, async || status().await == "stopped");
+    assert!(stopped.await, "{}", home.log());
 }

@@ -1,7 +1,11 @@
 //! MCP sessions: who owns them, that they survive restarts, and that no reader can block one.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use support::{Legacy, Server, ServerOptions, StalledReader};
+use tokio::task::JoinSet;
 
 #[test]
 async fn a_session_is_used_read_and_ended_only_by_the_token_that_opened_it() {
@@ -48,6 +52,30 @@ async fn a_session_survives_a_restart_and_still_belongs_to_its_token() {
     }
 }
 
+#[test(multi_thread)]
+async fn requests_at_once_after_a_restart_wait_until_their_session_is_restored() {
+    let mut server = Server::start();
+    let owner = Arc::new(Legacy::connect(server.url(), &server.admin_key()).await);
+    for _ in 0..15 {
+        server.kill();
+        server.start_again();
+        let mut requests = JoinSet::new();
+        for number in 0..24 {
+            let owner = owner.clone();
+            requests.spawn(async move {
+                // Some arrive while the first one restores the session.
+                tokio::time::sleep(Duration::from_micros(250) * number).await;
+                if number % 4 == 0 {
+                    owner.stream().await.status().as_u16()
+                } else {
+                    owner.call("project_list", json!({})).await.status
+                }
+            });
+        }
+        assert_eq!(requests.join_all().await, [200; 24]);
+    }
+}
+
 /// More messages than wait for a reader, and more bytes than fit into the kernel's buffers.
 const FLOOD: &str = "/repeat 700 /sh printf '%020000d' 7";
 
@@ -91,7 +119,7 @@ async fn a_reader_that_stops_reading_loses_its_stream_and_holds_up_nothing() {
 #[test]
 async fn many_calls_at_once_in_one_session_are_all_answered() {
     let server = Server::start();
-    let session = std::sync::Arc::new(Legacy::connect(server.url(), &server.admin_key()).await);
+    let session = Arc::new(Legacy::connect(server.url(), &server.admin_key()).await);
     let calls = (0..200).map(|n| {
         let session = session.clone();
         tokio::spawn(async move {

@@ -33,9 +33,10 @@ impl Containers<'_> {
     fn idle_since(self, idle_time: Duration) -> Vec<ContainerId> {
         let now = Instant::now();
         let usage = self.state().usage.lock();
-        let idle = usage
-            .iter()
-            .filter(|(_, it)| it.users == 0 && now.duration_since(it.last_used) >= idle_time);
+        let idle = usage.iter().filter(|(_, it)| {
+            let is_over = it.is_outdated || now.duration_since(it.last_used) >= idle_time;
+            it.users == 0 && is_over
+        });
         idle.map(|(id, _)| id.clone()).collect()
     }
 

@@ -130,6 +130,7 @@ impl Containers<'_> {
             self.state().mark_stopping(id);
             self.runtime().await?.stop(id, grace).await?;
             self.state().mark_ended(id);
+            self.state().set_outdated(id, false);
         }
         Ok(is_running)
     }

@@ -81,11 +81,19 @@ impl Containers<'_> {
             return self.remove_locked(id).await;
         }
         let status = runtime.inspect(id).await?;
-        if status.is_some_and(|status| status.state == RunState::Running) {
+        if let Some(status) = status.filter(|status| status.state == RunState::Running) {
             self.listen(id).await?;
             self.keep_channel(id).await?;
             // Its idle time starts now.
             drop(self.mark_in_use(id));
+            if status.can_take_server_port {
+                self.state().set_outdated(id, true);
+                tracing::warn!(
+                    container = %id,
+                    "this container was started when the server had another port, and can take this one while no \
+                     server runs; it is stopped when it is not in use"
+                );
+            }
             tracing::info!(container = %id, "recovered a container");
         }
         Ok(())

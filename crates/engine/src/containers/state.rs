@@ -59,6 +59,8 @@ pub(crate) struct ContainerState {
 pub(super) struct Usage {
     pub(super) users: usize,
     pub(super) last_used: Instant,
+    /// Whether it is stopped as soon as it has no users.
+    pub(super) is_outdated: bool,
 }
 
 impl ContainerState {
@@ -241,11 +243,19 @@ impl ContainerState {
         let entry = usage.entry(id.clone()).or_insert(Usage {
             users: 0,
             last_used: Instant::now(),
+            is_outdated: false,
         });
         entry.users += 1;
         InUseGuard {
             state: self.clone(),
             id: id.clone(),
+        }
+    }
+
+    /// Sets whether a container that was used is stopped as soon as it has no users.
+    pub(super) fn set_outdated(&self, id: &ContainerId, is_outdated: bool) {
+        if let Some(usage) = self.usage.lock().get_mut(id) {
+            usage.is_outdated = is_outdated;
         }
     }
 

@@ -407,7 +407,7 @@ mod tests {
     #[test]
     fn operations_that_free_space_exist() {
         for name in FREES_SPACE {
-            assert!(find::find(name).is_some(), "{name}");
+            assert!(find(name).is_some(), "{name}");
         }
     }
 }

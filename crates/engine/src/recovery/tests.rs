@@ -127,6 +127,7 @@ impl Runtime for FailingRuntime {
             project: String::new(),
             state: RunState::Running,
             memory_events: None,
+            can_take_server_port: false,
         };
         Ok(self.listed.iter().map(status).collect())
     }

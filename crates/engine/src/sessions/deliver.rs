@@ -7,14 +7,15 @@ use oubliette_model::{
 };
 use oubliette_store::{JoinFilter, Project, Session, SessionFilter, VisibleProjects};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::Sessions;
 use super::create::{SessionPlan, StoredSession};
 use super::message_params::MessageParams;
+use super::polled_turn::{DETACH_AFTER, TurnId};
 use super::view::PendingRequest;
-use super::waiting::{TurnOutcome, WaitTarget};
+use super::waiting::{TurnOutcome, WaitTarget, Waited};
 use crate::containers::{CommandResult, DiskUse};
 use crate::workspaces::WorkspaceChoice;
 use crate::{Actor, Call, EngineError, Result, agents};
@@ -42,6 +43,29 @@ pub(crate) struct Delivered {
     /// With `wait_seconds`: how the turn ended, or what the agent waits for.
     #[serde(flatten)]
     outcome: Option<TurnOutcome>,
+}
+
+/// The part of a [`Delivered`] that only the call that delivered the message knows; stored for callers that ask
+/// for the turn later.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Delivery {
+    spawned: bool,
+    resumed: bool,
+    workspace_created: bool,
+    warnings: Vec<String>,
+    last_event_index: i64,
+}
+
+impl Delivery {
+    fn of(delivered: &Delivered) -> Self {
+        Self {
+            spawned: delivered.spawned,
+            resumed: delivered.resumed,
+            workspace_created: delivered.workspace_created,
+            warnings: delivered.warnings.clone(),
+            last_event_index: delivered.last_event_index,
+        }
+    }
 }
 
 /// Who a new session belongs to, and which session is its parent.
@@ -389,13 +413,40 @@ impl Sessions<'_> {
         call: &Call,
     ) -> Result<Delivered> {
         let id = delivered.session_id;
-        let (session, outcome, pending_caller_requests) =
-            self.wait_for_turn(actor, id, awaited, wait, call).await?;
+        let detachable = match awaited {
+            WaitTarget::Message(message) if call.may_detach() => Some(TurnId::new(id, message)),
+            _ => None,
+        };
+        let wait = detachable.map_or(wait, |_| wait.min(DETACH_AFTER));
+        let waited = self.wait_for_turn(actor, id, awaited, wait, call).await?;
+        if let Some(turn) = detachable.filter(|_| !waited.has_news) {
+            self.detach(turn, &Delivery::of(&delivered), call).await?;
+            return Ok(delivered);
+        }
+        self.report_delivery(actor, Delivery::of(&delivered), waited)
+            .await
+    }
+
+    /// The result of a call that waited for the turn of its message.
+    pub(super) async fn report_delivery(
+        self,
+        actor: &Actor,
+        delivery: Delivery,
+        waited: Waited,
+    ) -> Result<Delivered> {
+        let (session, outcome, pending_caller_requests) = self.report(actor, waited).await?;
         Ok(Delivered {
+            session_id: session.id,
+            project_id: session.project_id,
+            spawned: delivery.spawned,
+            resumed: delivery.resumed,
+            workspace_id: session.workspace_id,
+            workspace_created: delivery.workspace_created,
             status: session.status,
             pending_caller_requests,
+            warnings: delivery.warnings,
+            last_event_index: delivery.last_event_index,
             outcome: Some(outcome),
-            ..delivered
         })
     }
 

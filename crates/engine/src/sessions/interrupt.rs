@@ -4,13 +4,13 @@ use std::slice;
 use std::time::Duration;
 
 use oubliette_model::{Access, Mode, SessionId, Status};
-use oubliette_store::{Session, StopRequest};
+use oubliette_store::{Session, StopOutcome, StopRequest};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::Sessions;
 use super::view::PendingRequest;
+use super::{Sessions, TurnId};
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, Result};
 
@@ -53,20 +53,10 @@ impl Operation for Interrupt {
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
         let id = params.session_id;
         let sessions = engine.sessions();
-        let session = sessions.get(id).await?;
-        let queued = engine.store().queued_messages(id).await?;
-        let busy = in_turn(&session) || (queued > 0 && !session.status.is_ended());
-        if busy {
-            let (wanted, audit) = (StopRequest::Interrupt, call.take_audit_entry());
-            sessions
-                .request(slice::from_ref(&session), wanted, audit)
-                .await?;
-            let cancel_seconds = engine.settings().sessions.cancel_seconds;
-            let timeout = Duration::from_secs(cancel_seconds + INTERRUPT_EXTRA_SECONDS);
-            let interrupted =
-                |session: &Session| session.stop_request.is_none() && !in_turn(session);
-            sessions.wait_until(id, timeout, interrupted).await?;
-        }
+        let busy = match call.turn() {
+            Some(turn) => sessions.interrupt_turn(turn, &call).await?,
+            None => sessions.interrupt(id, &call).await?,
+        };
         let session = sessions.get(id).await?;
         Ok(Output {
             session_id: id,
@@ -82,6 +72,45 @@ pub(super) fn in_turn(session: &Session) -> bool {
 }
 
 impl Sessions<'_> {
+    /// Stops the current turn, or the queued one that would start next. False if there is none.
+    async fn interrupt(self, id: SessionId, call: &Call) -> Result<bool> {
+        let session = self.get(id).await?;
+        let queued = self.engine.store().queued_messages(id).await?;
+        let busy = in_turn(&session) || (queued > 0 && !session.status.is_ended());
+        if busy {
+            let (wanted, audit) = (StopRequest::Interrupt, call.take_audit_entry());
+            self.request(slice::from_ref(&session), wanted, audit)
+                .await?;
+            let interrupted =
+                |session: &Session| session.stop_request.is_none() && !in_turn(session);
+            self.wait_until(id, self.interrupt_timeout(), interrupted)
+                .await?;
+        }
+        Ok(busy)
+    }
+
+    /// Stops the turn of a message, or removes the message from the queue. False if the turn has ended.
+    async fn interrupt_turn(self, turn: TurnId, call: &Call) -> Result<bool> {
+        let (id, store) = (turn.session(), self.engine.store());
+        let session = self.get(id).await?;
+        let stopped = store.stop_message(id, turn.message(), call.take_audit_entry());
+        match stopped.await?.ok_or_else(TurnId::not_found)? {
+            StopOutcome::Ended => return Ok(false),
+            StopOutcome::Dropped => self.subscriptions().notify_log(id, session.root_id),
+            StopOutcome::Requested => {
+                self.wake(id, session.project_id);
+                self.wait_until_turn_ends(turn, self.interrupt_timeout())
+                    .await?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn interrupt_timeout(self) -> Duration {
+        let cancel_seconds = self.engine.settings().sessions.cancel_seconds;
+        Duration::from_secs(cancel_seconds + INTERRUPT_EXTRA_SECONDS)
+    }
+
     /// Interrupts every turn of a tree except that of one session.
     pub(super) async fn interrupt_tree(self, root: SessionId, except: SessionId) -> Result<()> {
         let store = self.engine.store();

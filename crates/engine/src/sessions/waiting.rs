@@ -17,8 +17,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::Sessions;
 use super::view::PendingRequest;
+use super::{Sessions, TurnId};
 use crate::{Actor, Call, EngineError, Result};
 
 pub(super) const MAX_WAIT_SECONDS: f64 = 50.0;
@@ -85,25 +85,53 @@ pub(crate) struct TurnOutcome {
 /// An unanswered permission or budget request.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct PendingPermission {
-    request_id: String,
+pub(super) struct PendingPermission {
+    pub(super) request_id: String,
     kind: AwaitedRequestKind,
-    title: String,
+    pub(super) title: String,
     /// The command, the files or the change that it is about.
     input: Value,
-    expires_at: String,
+    pub(super) expires_at: String,
 }
 
 /// How a turn ended.
 #[derive(Debug, Default)]
-struct EndedTurn {
+pub(super) struct EndedTurn {
     text: String,
-    stop_reason: Option<StopReason>,
-    error: Option<String>,
+    pub(super) stop_reason: Option<StopReason>,
+    pub(super) error: Option<String>,
     changed: Option<Changed>,
 }
 
+/// What a wait found.
+#[derive(Debug)]
+pub(super) struct Waited {
+    pub(super) session: Session,
+    /// None if the turn has not ended.
+    pub(super) ended: Option<EndedTurn>,
+    /// Whether the turn has ended, or the agent needs an answer that its caller has not been told about.
+    pub(super) has_news: bool,
+}
+
 impl EndedTurn {
+    /// How the turn of a message ended, if it did.
+    pub(super) fn of_message(session: &Session, turn: &CallTurn) -> Result<Option<Self>> {
+        Ok(match turn {
+            CallTurn::Answered(completion) => Some(Self::parse(completion)?),
+            CallTurn::Queued | CallTurn::Running if session.status.is_ended() => Some(Self {
+                stop_reason: Some(StopReason::Error),
+                error: session.error.clone(),
+                ..Self::default()
+            }),
+            CallTurn::Queued | CallTurn::Running => None,
+            CallTurn::Dropped => Some(Self {
+                stop_reason: Some(StopReason::Cancelled),
+                error: Some("the message was dropped before its turn".to_owned()),
+                ..Self::default()
+            }),
+        })
+    }
+
     fn parse(completion: &StoredEvent) -> Result<Self> {
         match serde_json::from_str(&completion.body).map_err(EngineError::fault)? {
             Event::Completion {
@@ -147,17 +175,27 @@ impl Sessions<'_> {
         awaited: WaitTarget,
         wait: Duration,
         call: &Call,
-    ) -> Result<(Session, TurnOutcome, Vec<PendingRequest>)> {
+    ) -> Result<Waited> {
         let _listening = self.engine.callers().listen(actor, id).await;
-        let (session, ended) = tokio::select! {
-            waited = self.wait_until_news(id, awaited, wait) => waited?,
+        tokio::select! {
+            waited = self.wait_until_news(id, awaited, wait) => waited,
             // Only the wait is cancelled; the agent goes on.
-            () = call.cancelled() => return Err(EngineError::Cancelled),
+            () = call.cancelled() => Err(EngineError::Cancelled),
             // A wait ends with the token that permits it.
             () = self.engine.tokens().wait_until_ended(actor.token_id) => {
-                return Err(EngineError::refused_ended_token());
+                Err(EngineError::refused_ended_token())
             }
-        };
+        }
+    }
+
+    /// What a caller gets of a wait, which from now on knows what the agent needs.
+    pub(super) async fn report(
+        self,
+        actor: &Actor,
+        waited: Waited,
+    ) -> Result<(Session, TurnOutcome, Vec<PendingRequest>)> {
+        let Waited { session, ended, .. } = waited;
+        let id = session.id;
         let decisions = self.pending_decisions(id).await?;
         self.state().reported_requests.replace(id, &decisions);
         let requests = self
@@ -189,13 +227,31 @@ impl Sessions<'_> {
         Ok(())
     }
 
-    /// The session, and how the turn ended, if it did.
+    /// Waits until the turn of a message has ended, whatever the agent needs meanwhile.
+    pub(super) async fn wait_until_turn_ends(self, turn: TurnId, timeout: Duration) -> Result<()> {
+        let deadline = Instant::now() + timeout;
+        let mut subscription = self.subscriptions().log(turn.session());
+        loop {
+            subscription.mark_unchanged();
+            let session = self.get(turn.session()).await?;
+            let awaited = WaitTarget::Message(turn.message());
+            if self.ended_turn(&session, awaited).await?.is_some() {
+                return Ok(());
+            }
+            tokio::select! {
+                () = subscription.changed() => {}
+                () = tokio::time::sleep_until(deadline) => return Ok(()),
+                () = self.engine.draining() => return Ok(()),
+            }
+        }
+    }
+
     async fn wait_until_news(
         self,
         id: SessionId,
         awaited: WaitTarget,
         wait: Duration,
-    ) -> Result<(Session, Option<EndedTurn>)> {
+    ) -> Result<Waited> {
         let deadline = Instant::now() + wait;
         // Before the first read, so that no change is missed between a read and a wait.
         let mut subscription = self.subscriptions().log(id);
@@ -204,9 +260,15 @@ impl Sessions<'_> {
             let session = self.get(id).await?;
             let ended = self.ended_turn(&session, awaited).await?;
             may_wait = may_wait && Instant::now() < deadline;
-            if ended.is_some() || !may_wait || self.has_new_requests(id).await? {
+            let has_news = ended.is_some() || self.has_new_requests(id).await?;
+            if has_news || !may_wait {
                 // Read again: the status is never older than the end of the turn.
-                return Ok((self.get(id).await?, ended));
+                let session = self.get(id).await?;
+                return Ok(Waited {
+                    session,
+                    ended,
+                    has_news,
+                });
             }
             tokio::select! {
                 () = subscription.changed() => {}
@@ -222,25 +284,11 @@ impl Sessions<'_> {
         match awaited {
             WaitTarget::Message(wait_id) => {
                 let found = store.called_turn(id, wait_id).await?;
-                match found.map(|call| call.turn) {
-                    Some(CallTurn::Answered(completion)) => EndedTurn::parse(&completion).map(Some),
-                    Some(CallTurn::Queued | CallTurn::Running) if session.status.is_ended() => {
-                        Ok(Some(EndedTurn {
-                            stop_reason: Some(StopReason::Error),
-                            error: session.error.clone(),
-                            ..EndedTurn::default()
-                        }))
-                    }
-                    Some(CallTurn::Queued | CallTurn::Running) => Ok(None),
-                    Some(CallTurn::Dropped) => Ok(Some(EndedTurn {
-                        stop_reason: Some(StopReason::Cancelled),
-                        error: Some("the message was dropped before its turn".to_owned()),
-                        ..EndedTurn::default()
-                    })),
-                    None => Err(EngineError::Failed(
-                        "the session was deleted before the turn ended".to_owned(),
-                    )),
-                }
+                let call = found.ok_or_else(|| {
+                    let why = "the session was deleted before the turn ended";
+                    EngineError::Failed(why.to_owned())
+                })?;
+                EndedTurn::of_message(session, &call.turn)
             }
             WaitTarget::Session => {
                 let queued = store.queued_messages(id).await?;
@@ -269,6 +317,12 @@ impl Sessions<'_> {
         let reported = &self.state().reported_requests;
         let mut ids = decisions.iter().map(|request| &request.request_id);
         Ok(ids.any(|request| !reported.contains(id, request)))
+    }
+
+    /// The agent's questions that have no answer.
+    pub(super) async fn pending_permissions(self, id: SessionId) -> Result<Vec<PendingPermission>> {
+        let decisions = self.pending_decisions(id).await?;
+        self.describe_decisions(id, decisions).await
     }
 
     async fn pending_decisions(self, id: SessionId) -> Result<Vec<PendingDecision>> {

@@ -17,6 +17,9 @@ pub(crate) struct Report {
     pub(crate) pid: u32,
     /// Whether another process had started it.
     pub(crate) was_running: bool,
+    /// Why it listens only on its socket, if it does.
+    #[serde(default)]
+    pub(crate) no_url_reason: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]

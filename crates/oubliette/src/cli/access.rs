@@ -109,7 +109,15 @@ impl Access {
         }
         self.local_server().await?;
         let running = self.home.running_server().await;
-        Ok(running.ok_or_else(|| self.no_server())?.url)
+        let running = running.ok_or_else(|| self.no_server())?;
+        running.url.ok_or_else(|| {
+            Failure::new(format!(
+                "the server has no URL that a client could use: {} With --stdio the client needs none. When the \
+                 port is free, `{} up --restart` takes it",
+                running.no_url_reason.as_deref().unwrap_or_default(),
+                self.home.command()
+            ))
+        })
     }
 
     /// The URL that a server has which is started with the configuration of the data directory.
@@ -178,6 +186,11 @@ impl Access {
                 self.home.command()
             );
         }
+        if let Some(reason) = started.no_url_reason {
+            eprintln!(
+                "note: only commands of this machine reach the server, no MCP clients with its URL: {reason}"
+            );
+        }
         Ok(())
     }
 
@@ -191,9 +204,6 @@ impl Access {
             return self.running_local_server().await;
         };
         let url = endpoint_url(given).map_err(CallError::Rejected)?;
-        if !is_loopback(&url) {
-            return Ok(ServerAddress::Url(url));
-        }
         let running = self.home.running_server().await;
         if running.is_some_and(|server| is_same_server(&url, &server)) {
             return self.running_local_server().await;
@@ -320,12 +330,17 @@ fn is_loopback(url: &str) -> bool {
     }
 }
 
-/// Whether the URL, which has a loopback address, is that of a server on this machine.
+/// Whether a URL is that of the server of this directory: by the address that it listens on, or by a loopback address
+/// if it listens there. A name may be that of any machine.
 fn is_same_server(url: &str, server: &ServerInfo) -> bool {
-    let listens_on_loopback = host(&server.url)
+    let Some(own) = &server.url else {
+        return false;
+    };
+    let listens_on_loopback = host(own)
         .and_then(|host| host.parse().ok())
         .is_some_and(|ip: IpAddr| ip.is_loopback() || ip.is_unspecified());
-    listens_on_loopback && port(url) == port(&server.url)
+    let is_same_host = host(url) == host(own) || listens_on_loopback && is_loopback(url);
+    is_same_host && port(url) == port(own)
 }
 
 fn host(url: &str) -> Option<String> {
@@ -376,12 +391,13 @@ mod tests {
     #[test]
     fn a_loopback_url_is_the_servers_if_it_has_its_port() {
         let server = |url: &str| ServerInfo {
-            url: url.to_owned(),
+            url: Some(url.to_owned()),
             pid: 1,
             version: String::new(),
             started_at: None,
             mode: ServerMode::Foreground,
             ends_turns: true,
+            no_url_reason: None,
         };
         for url in [
             "http://127.0.0.1:7433/mcp",
@@ -408,8 +424,21 @@ mod tests {
                 "{url}"
             );
         }
-        for url in ["http://10.0.0.1:7433", "https://example.com", "nonsense"] {
+        for url in [
+            "http://10.0.0.1:7433",
+            "http://0.0.0.0:7433",
+            "http://vm:7433",
+            "https://example.com",
+            "nonsense",
+        ] {
             assert!(!is_loopback(url), "{url}");
+            assert!(
+                !is_same_server(url, &server("http://127.0.0.1:7433/mcp")),
+                "{url}"
+            );
+        }
+        for url in ["http://10.0.0.1:7433", "http://0.0.0.0:7433"] {
+            assert!(is_same_server(url, &server(&format!("{url}/mcp"))), "{url}");
         }
     }
 }

@@ -170,13 +170,15 @@ impl<'a> Conversation<'a> {
         let listen = |kind| {
             signal(kind).map_err(|error| Failure::with_cause("cannot wait for signals", &error))
         };
+        // No file is written for root in the directory of another user.
+        let history = Some(home.cli_dir().join("history")).filter(|_| !home.is_foreign());
         let transcript = Transcript::new(Style::of_stdout(), true);
         Ok(Self {
             client,
             session: session.to_owned(),
             log: EventLog::new(client, session, -1),
             printer: EventPrinter::of_transcript(transcript),
-            editor: LineEditor::start(home.cli_dir().join("history"))?,
+            editor: LineEditor::start(history)?,
             questions: Questions::default(),
             asked_above: None,
             sent: Vec::new(),

@@ -12,6 +12,7 @@ mod fetch;
 mod git;
 mod ignored;
 mod mount;
+mod own_keys;
 mod receive;
 mod record;
 mod remote;
@@ -130,6 +131,7 @@ impl<'a> Checkout<'a> {
         }
         let mut file = self.open_record()?;
         ignored::leave_out(&self.repository, &file, &mut snapshot, no_longer_ignored)?;
+        own_keys::leave_out(&mut snapshot)?;
         let project_id = self.project(client, &mut file, project).await?;
         let (place, keep_as) = self.choose_workspace(client, &file, &project_id).await?;
         let sent = send::send(

@@ -134,21 +134,12 @@ fn candidates(values: Values, typed: &str) -> Vec<CompletionCandidate> {
         Values::Sessions => ask("session").iter().filter_map(session).collect(),
         Values::Named(noun) => {
             let rows = ask(noun);
-            let named = rows.iter().filter_map(|row| {
-                let is_active = row.get("status").is_none_or(|status| status == "active");
-                let is_usable = noun != "token" || is_active;
-                let about = text(row, "description").or_else(|| text(row, "kind"));
-                Some((
-                    text(row, "name").filter(|_| is_usable)?,
-                    about.unwrap_or_default(),
-                ))
-            });
-            named.collect::<Vec<_>>()
+            rows.iter().filter_map(|row| named(noun, row)).collect()
         }
     };
     let fitting = found
         .into_iter()
-        .filter(|(name, _)| name.starts_with(typed));
+        .filter(|(name, _)| name.starts_with(typed) && is_plain_word(name));
     fitting
         .map(|(name, about)| {
             let about = terminal::printable(&about).replace(['\n', '\t'], " ");
@@ -156,6 +147,28 @@ fn candidates(values: Values, typed: &str) -> Vec<CompletionCandidate> {
             CompletionCandidate::new(name).help(about)
         })
         .collect()
+}
+
+/// A row by its name, or by its id if the name is more than a word.
+fn named(noun: &str, row: &Map<String, Value>) -> Option<(String, String)> {
+    let is_active = row.get("status").is_none_or(|status| status == "active");
+    if noun == "token" && !is_active {
+        return None;
+    }
+    let name = text(row, "name")?;
+    if is_plain_word(&name) {
+        let about = text(row, "description").or_else(|| text(row, "kind"));
+        return Some((name, about.unwrap_or_default()));
+    }
+    let id = text(row, &format!("{noun}_id")).or_else(|| text(row, "id"))?;
+    Some((id, name))
+}
+
+/// Whether no shell takes a text for anything but one argument. Bash puts it on the command line unquoted, and
+/// agents choose names.
+fn is_plain_word(text: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    !text.is_empty() && !text.starts_with('-') && text.chars().all(is_plain)
 }
 
 fn text(row: &Map<String, Value>, name: &str) -> Option<String> {
@@ -223,4 +236,30 @@ fn access() -> Result<Access, Failure> {
         option("--url", "OUBLIETTE_URL"),
         option("--token", "OUBLIETTE_TOKEN"),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_a_shell_would_run_is_offered_as_an_id() {
+        let row = |name: &str| {
+            let row = json!({ "schedule_id": "0a1b", "name": name, "description": "nightly" });
+            row.as_object().unwrap().clone()
+        };
+        assert_eq!(
+            named("schedule", &row("nightly-1.2_x")),
+            Some(("nightly-1.2_x".to_owned(), "nightly".to_owned()))
+        );
+        for name in [
+            "$(id)", "`id`", "a b", "a;b", "a\u{b}b", "-rf", "~", "*", "é",
+        ] {
+            let offered = Some(("0a1b".to_owned(), name.to_owned()));
+            assert_eq!(named("schedule", &row(name)), offered, "{name}");
+        }
+        // Credentials have no id.
+        let row = json!({ "name": "$(id)" });
+        assert_eq!(named("credential", row.as_object().unwrap()), None);
+    }
 }

@@ -16,7 +16,7 @@ pub(super) async fn print(client: &Client, session: &str) -> Result<(), Failure>
         let wait_seconds = if is_over { 0.0 } else { EVENTS_WAIT_SECONDS };
         let page = log.read(wait_seconds).await?;
         for event in &page.events {
-            terminal::print_line(&event.to_string());
+            terminal::print_line(&terminal::escape_json(&event.to_string()));
         }
         if is_over && page.events.is_empty() {
             return Ok(());

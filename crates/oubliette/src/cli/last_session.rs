@@ -2,10 +2,9 @@
 //! the one that a command used last.
 //!
 //! The last one is a file in the data directory of this machine, with one entry per server. A command that
-//! cannot write it works all the same.
+//! cannot write it works all the same, and one that uses the directory of another user writes none.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::PathBuf;
 
 use oubliette_model::SessionId;
@@ -15,7 +14,7 @@ use super::access::Access;
 use super::checkout::{self, Checkout};
 use super::client::Client;
 use crate::failure::Failure;
-use crate::home::Home;
+use crate::home::{CLI_DIRECTORY, Home};
 
 pub(super) const LATEST: &str = "latest";
 pub(super) const LAST_USED: &str = "-";
@@ -23,8 +22,10 @@ pub(super) const LAST_USED: &str = "-";
 pub(super) const HELP: &str =
     "The session: its id or the beginning of it, `latest`, or `-` for the one used last";
 
+const FILE: &str = "last-session.json";
+
 fn file(home: &Home) -> PathBuf {
-    home.cli_dir().join("last-session.json")
+    home.cli_dir().join(FILE)
 }
 
 /// Replaces `latest` and `-` in the parameters of an operation.
@@ -84,7 +85,7 @@ pub(super) fn remember_result(
 }
 
 pub(super) fn remember(session: &str, home: &Home, access: &Access) {
-    if session.parse::<SessionId>().is_err() {
+    if session.parse::<SessionId>().is_err() || home.is_foreign() {
         return;
     }
     let mut sessions = read(home);
@@ -96,12 +97,13 @@ pub(super) fn remember(session: &str, home: &Home, access: &Access) {
 }
 
 fn read(home: &Home) -> BTreeMap<String, String> {
-    let text = fs::read(file(home)).unwrap_or_default();
-    serde_json::from_slice(&text).unwrap_or_default()
+    let text = home.read_owned(&file(home));
+    serde_json::from_str(&text.unwrap_or_default()).unwrap_or_default()
 }
 
 fn write(home: &Home, sessions: &BTreeMap<String, String>) -> std::io::Result<()> {
-    home.write_private(&file(home), &serde_json::to_string_pretty(sessions)?)
+    let text = serde_json::to_string_pretty(sessions)?;
+    home.write_owned(CLI_DIRECTORY, FILE, text.as_bytes())
 }
 
 /// The newest session that has worked on this directory.

@@ -2,7 +2,7 @@
 //!
 //! A client gets a token that is named after it and has the narrowest scope that is of use. For a client that
 //! starts `oubliette mcp stdio` the key is in the data directory; for one that connects to the URL it is in the
-//! client's file.
+//! client's file. The file of a project never has a key: it can be committed, and copied into a container.
 
 mod exclude;
 mod tokens;
@@ -90,7 +90,10 @@ pub(super) fn command() -> Command {
                     Arg::new(STDIO)
                         .long(STDIO)
                         .action(ArgAction::SetTrue)
-                        .help("Have the client start `oubliette mcp stdio`: no URL and no key in its file"),
+                        .help(
+                            "Have the client start `oubliette mcp stdio`: no URL and no key in its file. With \
+                             --project it always does",
+                        ),
                 )
                 .arg(project())
                 .arg(dry_run()),
@@ -249,7 +252,8 @@ impl Transport {
     ) -> Result<Self, Failure> {
         let is_stdio_only =
             setup::is_stdio_only(&target.client).map_err(|error| unchanged(&error))?;
-        if !is_stdio_only && !matches.get_flag(STDIO) {
+        let is_in_project = matches!(target.scope, ConfigScope::Project(_));
+        if !is_stdio_only && !is_in_project && !matches.get_flag(STDIO) {
             let url = if matches.get_flag(DRY_RUN) && !access.has_server().await {
                 access.configured_url()?
             } else {
@@ -323,7 +327,7 @@ async fn set_up(home: &Home, matches: &ArgMatches, access: &Access) -> Result<()
         Ok(own) => own,
         Err(failure) => {
             client.close().await;
-            return with_given_key(access, &target, &transport, matches, failure);
+            return with_given_key(home, access, &target, &transport, matches, failure);
         }
     };
     let key_in_use = match &transport {
@@ -331,7 +335,7 @@ async fn set_up(home: &Home, matches: &ArgMatches, access: &Access) -> Result<()
         Transport::Stdio { .. } => tokens::read_key(home, &target.name).ok(),
     };
     let kept = match key_in_use {
-        Some(key) if own.is_current(&key, wanted.as_deref(), access).await => Some(key),
+        Some(key) if own.is_current(&key, wanted.as_deref(), home, &target.name) => Some(key),
         _ => None,
     };
     if let Some(key) = kept {
@@ -355,13 +359,14 @@ async fn set_up(home: &Home, matches: &ArgMatches, access: &Access) -> Result<()
             return Err(failure);
         }
     };
+    minted.record(home, &target.name);
     own.revoke(&client).await;
     client.close().await;
     if let Transport::Http { .. } = transport {
         let _ = std::fs::remove_file(tokens::key_file(home, &target.name));
-        if let ConfigScope::Project(_) = target.scope {
-            exclude::keep_out_of_git(&path);
-        }
+    }
+    if let ConfigScope::Project(_) = target.scope {
+        exclude::keep_out_of_git(&path);
     }
     report(&target, &transport, &change, Some(scope));
     Ok(())
@@ -384,6 +389,7 @@ fn write(
 
 /// Sets the client up with the key that the user gave, which cannot create another one.
 fn with_given_key(
+    home: &Home,
     access: &Access,
     target: &Target,
     transport: &Transport,
@@ -393,13 +399,11 @@ fn with_given_key(
     let Some(key) = access.explicit_key() else {
         return Err(failure);
     };
-    if let Transport::Stdio { .. } = transport {
-        return Err(Failure::new(
-            "this key cannot create a token for the client; use an admin token, or leave out --stdio",
-        ));
-    }
     note!("The given key cannot create tokens, so it is written itself.");
     let change = target.plan(&transport.connection(key))?;
+    if matches!(transport, Transport::Stdio { .. }) && !matches.get_flag(DRY_RUN) {
+        tokens::write_key(home, &target.name, key)?;
+    }
     finish(target, transport, &change, matches, None)
 }
 
@@ -413,7 +417,7 @@ fn finish(
 ) -> Result<(), Failure> {
     if !matches.get_flag(DRY_RUN) {
         change.apply().map_err(|error| unchanged(&error))?;
-        if let (ConfigScope::Project(_), Transport::Http { .. }) = (&target.scope, transport) {
+        if let ConfigScope::Project(_) = target.scope {
             exclude::keep_out_of_git(change.path());
         }
     }
@@ -477,7 +481,7 @@ async fn remove(home: &Home, matches: &ArgMatches, access: &Access) -> Result<()
         }
     }
     change.apply().map_err(|error| unchanged(&error))?;
-    let _ = std::fs::remove_file(tokens::key_file(home, &target.name));
+    tokens::forget(home, &target.name);
     if let (Ok(client), Some(own)) = (&client, &own) {
         own.revoke(client).await;
     }

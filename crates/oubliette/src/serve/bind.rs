@@ -18,21 +18,18 @@ const MAX_PORT_ATTEMPTS: usize = 16;
 /// The state of a listening socket in `/proc/net/tcp`.
 const LISTENING: &str = "0A";
 
-/// Listens on an address or, if that is taken, on any free port of this machine.
-pub(super) async fn network_or_any_port(
+/// Listens on an address; if that cannot be done, on none, and why. On another port clients would get used to an
+/// address that the next server does not have, where any process could then take their keys.
+pub(super) async fn network_if_free(
     address: SocketAddr,
     home: &Home,
-) -> Result<Vec<TcpListener>, Failure> {
+) -> Result<(Vec<TcpListener>, Option<String>), Failure> {
     match network(address, home).await {
         Err(Failure::Failed(why)) => {
-            let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-            let listeners = network(free, home).await?;
-            let port = listeners.first().map(TcpListener::local_addr);
-            let port = port.and_then(Result::ok).map_or(0, |it| it.port());
-            tracing::warn!(%why, port, "listening on another port; MCP clients find it only after `oubliette mcp setup`");
-            Ok(listeners)
+            tracing::warn!(%why, "listening only on the socket of the data directory");
+            Ok((Vec::new(), Some(why)))
         }
-        listening => listening,
+        listening => Ok((listening?, None)),
     }
 }
 

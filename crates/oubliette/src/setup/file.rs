@@ -1,5 +1,5 @@
 //! Reads configuration files and replaces them atomically. Links are followed; owner and permissions
-//! are kept.
+//! are kept, but other users cannot read a file with a key.
 
 use std::{
     fs::{self, File, Permissions},
@@ -10,6 +10,8 @@ use std::{
 
 /// Linux follows at most this many links.
 const MAX_LINKS: usize = 40;
+/// The permissions that a file with a key may have.
+const OWNER_ONLY: u32 = 0o600;
 
 /// The contents of the file; none if it does not exist.
 pub(super) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
@@ -20,8 +22,14 @@ pub(super) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
+/// The permissions of a file, if other users than its owner have any.
+pub(super) fn shared_mode(path: &Path) -> Option<u32> {
+    let mode = fs::metadata(path).ok()?.mode() & 0o7777;
+    (mode & 0o077 != 0).then_some(mode)
+}
+
 /// Replaces the file atomically.
-pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn replace(path: &Path, bytes: &[u8], has_key: bool) -> io::Result<()> {
     let path = follow(path)?;
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -34,14 +42,14 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         .tempfile_in(directory)?;
     file.write_all(bytes)?;
     if let Some(old) = metadata(&path)? {
-        copy_ownership(file.as_file(), &old)?;
+        copy_ownership(file.as_file(), &old, has_key)?;
     }
     file.as_file().sync_all()?;
     file.persist(&path)?;
     File::open(directory)?.sync_all()
 }
 
-fn copy_ownership(file: &File, old: &fs::Metadata) -> io::Result<()> {
+fn copy_ownership(file: &File, old: &fs::Metadata, has_key: bool) -> io::Result<()> {
     let new = file.metadata()?;
     let owner = (old.uid() != new.uid()).then_some(old.uid());
     let group = (old.gid() != new.gid()).then_some(old.gid());
@@ -49,7 +57,8 @@ fn copy_ownership(file: &File, old: &fs::Metadata) -> io::Result<()> {
         fchown(file, owner, group)?;
     }
     // After the owner: a change of owner clears bits.
-    file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))
+    let kept = if has_key { OWNER_ONLY } else { 0o7777 };
+    file.set_permissions(Permissions::from_mode(old.mode() & kept))
 }
 
 fn metadata(path: &Path) -> io::Result<Option<fs::Metadata>> {

@@ -70,6 +70,7 @@ impl ListedContainer {
             project: labels.get(PROJECT_LABEL)?.clone(),
             state,
             memory_events: None,
+            can_take_server_port: false,
         })
     }
 }

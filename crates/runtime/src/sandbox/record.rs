@@ -17,6 +17,10 @@ pub(super) struct Record {
     /// Not in the specification, so that an earlier version can read it.
     #[serde(default)]
     pub(super) protected: Vec<sandbox::ProtectedPath>,
+    /// The ports that it could not bind when it was last started. Not in the specification, because the server may
+    /// have others when it starts the container again.
+    #[serde(default)]
+    pub(super) refused_ports: Vec<u16>,
 }
 
 impl Record {

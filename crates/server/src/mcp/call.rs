@@ -22,7 +22,7 @@ use tokio::sync::watch;
 
 use super::handler::{Handler, mcp_session_id, requesting_actor};
 use super::push::{self, McpClient};
-use super::resources;
+use super::{resources, tasks};
 use crate::{errors, files};
 
 /// Between two notifications only the newest progress is kept.
@@ -42,7 +42,10 @@ impl Handler {
     ) -> Result<CallToolResponse, ErrorData> {
         let actor = requesting_actor(&context)?;
         let arguments = request.arguments.unwrap_or_default();
-        let call_without_progress = Call::new().with_cancellation(context.ct.clone());
+        let mut call_without_progress = Call::new().with_cancellation(context.ct.clone());
+        if tasks::are_supported(&context) {
+            call_without_progress = call_without_progress.with_detaching();
+        }
         let (call, notifier) = match context.meta.get_progress_token() {
             Some(token) => {
                 let (latest, changes) = watch::channel(None);
@@ -54,13 +57,10 @@ impl Handler {
             None => (call_without_progress, None),
         };
         let session_argument = session_argument(&arguments);
-        let names = if context.meta.contains_key(STRUCTURED_ONLY) {
-            // The command line has its own words for operations.
-            ToolNames::SPLIT
-        } else {
-            ToolNames::of_style(self.tool_style()).for_call(&request.name)
-        };
-        let running = self.engine.call(&actor, &request.name, arguments, call);
+        let names = self.names(&context).for_call(&request.name);
+        let running = self
+            .engine
+            .call(&actor, &request.name, arguments, call.clone());
         let result = match notifier {
             // The notifier ends with the call: no progress may follow the response.
             Some(notifier) => tokio::select! {
@@ -70,25 +70,25 @@ impl Handler {
             None => running.await,
         };
         match result {
-            Ok(mut value) => {
+            Ok(value) => {
+                if let Some(turn) = call.detached_turn() {
+                    return self.create_task(&context, &actor, turn, names).await;
+                }
                 self.push_session_events(&context, actor, session_argument, &value)
                     .await;
-                let parts = context.extensions.get::<Parts>();
-                if let Some(parts) = parts {
-                    files::complete_urls(&mut value, parts);
-                }
-                let links = parts.map(|parts| resources::links_to_rest(&value, parts));
-                let mut result = CallToolResult::default();
-                // Most clients show the model only the text, so it has everything again.
-                if !context.meta.contains_key(STRUCTURED_ONLY) {
-                    result.content.push(ContentBlock::text(value.to_string()));
-                }
-                result.structured_content = Some(value);
-                result.is_error = Some(false);
-                result.content.extend(links.into_iter().flatten());
-                Ok(result.into())
+                Ok(tool_result(value, &context).into())
             }
             Err(error) => errors::mcp_tool_error(&error, names).map(Into::into),
+        }
+    }
+
+    /// The names of the operations for a client that has called none.
+    pub(super) fn names(&self, context: &RequestContext<RoleServer>) -> ToolNames {
+        if context.meta.contains_key(STRUCTURED_ONLY) {
+            // The command line has its own words for operations.
+            ToolNames::SPLIT
+        } else {
+            ToolNames::of_style(self.tool_style())
         }
     }
 
@@ -155,6 +155,27 @@ impl Handler {
             .call(actor, "session_events", params, Call::new());
         page.await.ok()
     }
+}
+
+/// The result of a call that succeeded.
+pub(super) fn tool_result(
+    mut value: Value,
+    context: &RequestContext<RoleServer>,
+) -> CallToolResult {
+    let parts = context.extensions.get::<Parts>();
+    if let Some(parts) = parts {
+        files::complete_urls(&mut value, parts);
+    }
+    let links = parts.map(|parts| resources::links_to_rest(&value, parts));
+    let mut result = CallToolResult::default();
+    // Most clients show the model only the text, so it has everything again.
+    if !context.meta.contains_key(STRUCTURED_ONLY) {
+        result.content.push(ContentBlock::text(value.to_string()));
+    }
+    result.structured_content = Some(value);
+    result.is_error = Some(false);
+    result.content.extend(links.into_iter().flatten());
+    result
 }
 
 fn session_argument(arguments: &Map<String, Value>) -> Option<SessionId> {

@@ -14,20 +14,22 @@ use oubliette_engine::operations::{ToolNames, tools};
 use oubliette_engine::{Actor, Engine};
 use oubliette_model::{Scope, ToolStyle};
 use rmcp::model::{
-    CacheScope, CallToolRequestParams, CallToolResponse, CompleteRequestMethod,
+    CacheScope, CallToolRequestParams, CallToolResponse, CancelTaskParams, CompleteRequestMethod,
     CompleteRequestParams, CompleteResult, ErrorData, GetPromptRequestParams, GetPromptResponse,
-    Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+    GetTaskParams, GetTaskResult, Implementation, InitializeRequestParams, InitializeResult,
+    JsonObject, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
     ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams,
     ReadResourceResponse, ServerCapabilities, ServerConfig, SetLevelRequestMethod,
     SetLevelRequestParams, SubscribeRequestMethod, SubscribeRequestParams, SubscriptionFilter,
-    Tool, ToolAnnotations, UnsubscribeRequestMethod, UnsubscribeRequestParams,
+    TASKS_EXTENSION_ID, Tool, ToolAnnotations, UnsubscribeRequestMethod, UnsubscribeRequestParams,
+    UpdateTaskParams,
 };
 use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::transport::streamable_http_server::SessionRestoreMarker;
 use rmcp::{RoleServer, ServerHandler};
 
 use super::push::{EventPusher, McpClient};
-use super::{guide, resources};
+use super::{guide, resources, tasks};
 use crate::tasks::Tasks;
 use crate::{McpSettings, errors};
 
@@ -76,13 +78,17 @@ pub(super) fn requesting_actor(context: &RequestContext<RoleServer>) -> Result<A
 
 impl ServerHandler for Handler {
     fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder()
+        let mut capabilities = ServerCapabilities::builder()
             .enable_tools()
             .enable_prompts()
             .enable_resources()
             .enable_resources_subscribe()
             .enable_logging()
             .build();
+        if self.versions.contains(&tasks::FIRST_VERSION) {
+            let extension = (TASKS_EXTENSION_ID.to_owned(), JsonObject::new());
+            capabilities.extensions = Some([extension].into());
+        }
         let mut info = ServerConfig::new(capabilities)
             .with_instructions(guide::instructions(self.tool_names()));
         info.server_info = Implementation::new("oubliette", env!("CARGO_PKG_VERSION"));
@@ -91,6 +97,18 @@ impl ServerHandler for Handler {
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
         Cow::Owned(self.versions.to_vec())
+    }
+
+    async fn initialize(
+        &self,
+        request: InitializeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<InitializeResult, ErrorData> {
+        context.peer.set_peer_info(request.clone());
+        let mut result = self.negotiate_initialize(&request)?;
+        // Protocol versions that begin with this request have no tasks.
+        result.capabilities.extensions = None;
+        Ok(result)
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
@@ -131,6 +149,30 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         errors::mcp_answer(self.call(request, context)).await
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        errors::mcp_answer(self.poll_task(request, context)).await
+    }
+
+    async fn update_task(
+        &self,
+        request: UpdateTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        errors::mcp_answer(self.refuse_input(request, context)).await
+    }
+
+    async fn cancel_task(
+        &self,
+        request: CancelTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        errors::mcp_answer(self.stop_task(request, context)).await
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {

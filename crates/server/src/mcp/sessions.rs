@@ -2,9 +2,9 @@
 //!
 //! Wraps rmcp's session manager and adds what it lacks: owners, a bound on the sessions of a token,
 //! streams that a stalled reader cannot block, first events without data only for clients that
-//! understand them, and the removal of idle sessions.
+//! understand them, requests that wait for a session that is being restored, and the removal of idle sessions.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,7 @@ use rmcp::transport::streamable_http_server::session::{
 };
 
 use super::registry::{MAX_SESSIONS_PER_TOKEN, Room, SessionRegistry};
+use super::restores::{Restore, Restores};
 use super::{SSE_RETRY_DELAY, streams};
 use crate::tasks::Tasks;
 
@@ -44,6 +45,8 @@ struct RequestState {
     token: TokenId,
     /// Whether no MCP session was opened for it because its token has too many.
     is_refused: Cell<bool>,
+    /// The MCP session that it restores. It ends with the request.
+    restore: RefCell<Option<Restore>>,
 }
 
 /// The token whose request is being served.
@@ -54,7 +57,8 @@ pub(super) fn requesting_token() -> Option<TokenId> {
 /// All MCP sessions in memory.
 #[derive(Debug)]
 pub(crate) struct McpSessionManager {
-    inner: LocalSessionManager,
+    inner: Arc<LocalSessionManager>,
+    restores: Arc<Restores>,
     registry: Arc<SessionRegistry>,
     tasks: Tasks,
 }
@@ -67,7 +71,8 @@ impl McpSessionManager {
         inner.session_config.completed_cache_ttl = REPLY_CACHE_TTL;
         inner.session_config.sse_retry = Some(SSE_RETRY_DELAY);
         let sessions = Arc::new(Self {
-            inner,
+            inner: Arc::new(inner),
+            restores: Arc::default(),
             registry: Arc::new(SessionRegistry::new(engine, tasks.clone())),
             tasks: tasks.clone(),
         });
@@ -142,6 +147,7 @@ pub(crate) async fn require_session_owner(
     let state = RequestState {
         token,
         is_refused: Cell::new(false),
+        restore: RefCell::default(),
     };
     let running = async {
         let response = next.run(request).await;
@@ -205,6 +211,7 @@ impl SessionManager for McpSessionManager {
     }
 
     async fn has_session(&self, id: &SessionId) -> Result<bool, Self::Error> {
+        self.restores.wait(id).await;
         self.inner.has_session(id).await
     }
 
@@ -243,7 +250,16 @@ impl SessionManager for McpSessionManager {
         id: &SessionId,
         message: ClientJsonRpcMessage,
     ) -> Result<(), Self::Error> {
-        self.inner.accept_message(id, message).await
+        self.inner.accept_message(id, message).await?;
+        // The second and last message of a replayed handshake.
+        let replayed = REQUEST.try_with(|request| {
+            let mut restore = request.restore.borrow_mut();
+            restore.take_if(|restore| restore.is_of(id))
+        });
+        if let Ok(Some(restore)) = replayed {
+            restore.complete();
+        }
+        Ok(())
     }
 
     async fn create_standalone_stream(
@@ -270,8 +286,20 @@ impl SessionManager for McpSessionManager {
         id: SessionId,
     ) -> Result<RestoreOutcome<Self::Transport>, Self::Error> {
         self.make_room().await?;
+        let restore = Restore::begin(
+            id.clone(),
+            &self.restores,
+            &self.inner,
+            &self.registry,
+            &self.tasks,
+        );
         let outcome = self.inner.restore_session(id.clone()).await?;
+        if !matches!(outcome, RestoreOutcome::Restored(_)) {
+            restore.complete();
+            return Ok(outcome);
+        }
         self.registry.insert(id, requesting_token());
+        let _ = REQUEST.try_with(|request| request.restore.replace(Some(restore)));
         Ok(outcome)
     }
 }

@@ -5,10 +5,10 @@ use oubliette_model::{Event, KeyHash, Mode, Scope, SessionId, Status, StopReason
 use uuid::Uuid;
 
 use super::sessions::{child, ending, message, new, session, spawned};
-use super::{Must, at, ready, token_id};
+use super::{Must, MustBe, at, ready, token_id};
 use crate::{
-    CallTurn, NewSession, Session, SessionMessage, SessionStep, SpawnOutcome, Store, Token,
-    ToolCallStart, VisibleProjects,
+    CallTurn, NewSession, Session, SessionMessage, SessionStep, SpawnOutcome, StopOutcome,
+    StopRequest, Store, Token, ToolCallStart, VisibleProjects,
 };
 
 fn call(n: u128) -> Uuid {
@@ -101,6 +101,82 @@ pub(super) async fn a_message_that_is_waited_for_has_its_turn(store: &dyn Store)
     take_turn(store, id, Some("answer to the second")).await;
     assert!(answer(turn(store, id, call(1)).await).contains("the first"));
     assert!(answer(turn(store, id, call(2)).await).contains("the second"));
+}
+
+pub(super) async fn only_the_turn_of_a_message_is_stopped(store: &dyn Store) {
+    let one = ready(store, 1, "one").await.id;
+    let waited = |text, n| SessionMessage {
+        wait_id: Some(call(n)),
+        ..message(text, 1)
+    };
+    let first = NewSession {
+        message: Some(waited("first", 1)),
+        ..new(session(1, one, 1), "")
+    };
+    let id = spawned(store, &first).await.id;
+    for n in 2..=4 {
+        let queued = waited("more", n);
+        store.queue_message(id, &queued, None).await.must();
+    }
+    let stop = |n| store.stop_message(id, call(n), None);
+    let wanted = async || store.session(id).await.must().must_be().stop_request;
+    let handle_interrupt = async || {
+        let step = SessionStep {
+            at: at(2),
+            handled_stop_request: Some(StopRequest::Interrupt),
+            ..SessionStep::default()
+        };
+        store.commit_step(id, step).await.must();
+    };
+
+    // Behind another message.
+    assert_eq!(stop(3).await.must(), Some(StopOutcome::Dropped));
+    assert_eq!(turn(store, id, call(3)).await, CallTurn::Dropped);
+    assert_eq!(stop(3).await.must(), Some(StopOutcome::Ended));
+    assert_eq!(wanted().await, None);
+    assert_eq!(store.queued_messages(id).await.must(), 3);
+    // The next one, which may be about to start.
+    assert_eq!(stop(1).await.must(), Some(StopOutcome::Requested));
+    assert_eq!(wanted().await, Some(StopRequest::Interrupt));
+    assert_eq!(turn(store, id, call(1)).await, CallTurn::Queued);
+    handle_interrupt().await;
+    // Behind a turn that runs, and the turn itself.
+    take_turn(store, id, None).await;
+    let running = SessionStep {
+        at: at(20),
+        status: Some(Status::Running),
+        ..SessionStep::default()
+    };
+    store.commit_step(id, running).await.must();
+    assert_eq!(stop(2).await.must(), Some(StopOutcome::Dropped));
+    assert_eq!(wanted().await, None);
+    assert_eq!(stop(1).await.must(), Some(StopOutcome::Requested));
+    assert_eq!(wanted().await, Some(StopRequest::Interrupt));
+    handle_interrupt().await;
+    let step = SessionStep {
+        at: at(21),
+        events: vec![completion("stopped")],
+        status: Some(Status::Idle),
+        ..SessionStep::default()
+    };
+    store.commit_step(id, step).await.must();
+    assert_eq!(stop(1).await.must(), Some(StopOutcome::Ended));
+    assert_eq!(wanted().await, None);
+    // One that is left in the queue of a session that has ended.
+    store
+        .commit_step(id, ending(Status::Failed, 30))
+        .await
+        .must();
+    assert_eq!(stop(4).await.must(), Some(StopOutcome::Dropped));
+    assert_eq!(store.queued_messages(id).await.must(), 0);
+    assert_eq!(stop(9).await.must(), None);
+
+    let found = async |n| store.called_turn(id, call(n)).await.must().must_be();
+    assert_eq!(found(1).await.delivery, None);
+    store.record_delivery(id, call(1), "{}").await.must();
+    assert_eq!(found(1).await.delivery.as_deref(), Some("{}"));
+    assert_eq!(found(2).await.delivery, None);
+    assert_eq!(found(1).await.created_at, at(1));
 }
 
 pub(super) async fn repeated_calls_create_one_child(store: &dyn Store) {

@@ -11,10 +11,10 @@ use super::audit::append_audit_entry;
 use super::convert::{ReadColumns, to_millis};
 use super::events::stored_event;
 use super::schedules;
-use super::sessions::{find, find_seq, queue_message};
+use super::sessions::{count_queued_bytes, find, find_seq, queue_message};
 use crate::{
     AuditEntry, CallStore, CallTurn, CalledTurn, MAX_KEPT_OUTCOME_BYTES, MAX_KEPT_OUTCOMES, Result,
-    Session, SessionMessage, StopRequest, ToolCallStart,
+    Session, SessionMessage, StopOutcome, StopRequest, ToolCallStart,
 };
 
 /// Returns the session that a call went to, if the call was made before.
@@ -146,31 +146,56 @@ impl CallStore for Sqlite {
     }
 
     async fn called_turn(&self, caller: SessionId, call_id: Uuid) -> Result<Option<CalledTurn>> {
-        self.read(|connection| {
-            let found = connection
+        self.read(|connection| find_call(connection, caller, call_id))
+    }
+
+    async fn record_delivery(
+        &self,
+        session: SessionId,
+        wait_id: Uuid,
+        delivery: &str,
+    ) -> Result<()> {
+        let delivery = delivery.to_owned();
+        self.write(move |connection| {
+            connection
                 .prepare_cached(
-                    "select child.id, prompted, child.seq,
-                            exists (select 1 from messages where messages.id = message)
-                     from relay_calls
-                     join sessions on sessions.seq = session
-                     join sessions child on child.seq = child
-                     where sessions.id = ?1 and call_id = ?2",
+                    "update relay_calls set delivery = ?3
+                     where session = (select seq from sessions where id = ?1) and call_id = ?2",
                 )?
-                .query_row(params![caller.to_string(), call_id.to_string()], |row| {
-                    let prompted: Option<i64> = row.get(1)?;
-                    Ok((row.parsed(0)?, prompted, row.get(2)?, row.get(3)?))
-                })
-                .optional()?;
-            let Some((child, prompted, seq, is_queued)) = found else {
+                .execute(params![session.to_string(), wait_id.to_string(), delivery])?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn stop_message(
+        &self,
+        session: SessionId,
+        wait_id: Uuid,
+        audit: Option<AuditEntry>,
+    ) -> Result<Option<StopOutcome>> {
+        self.write(move |connection| {
+            let Some(call) = find_call(connection, session, wait_id)? else {
                 return Ok(None);
             };
-            let turn = match (prompted, is_queued) {
-                (Some(prompted), _) => turn_state(connection, child, seq, prompted)?,
-                (None, true) => CallTurn::Queued,
-                (None, false) => CallTurn::Dropped,
+            let outcome = match call.turn {
+                CallTurn::Answered(_) | CallTurn::Dropped => StopOutcome::Ended,
+                CallTurn::Queued if drop_message_behind(connection, session, wait_id)? => {
+                    StopOutcome::Dropped
+                }
+                CallTurn::Queued | CallTurn::Running => {
+                    connection
+                        .prepare_cached(
+                            "update sessions set wanted = 'interrupt' where id = ?1 and wanted is null",
+                        )?
+                        .execute([session.to_string()])?;
+                    StopOutcome::Requested
+                }
             };
-            Ok(Some(CalledTurn { child, turn }))
+            append_audit_entry(connection, audit)?;
+            Ok(Some(outcome))
         })
+        .await
     }
 
     async fn begin_tool_call(
@@ -226,6 +251,64 @@ impl CallStore for Sqlite {
         })
         .await
     }
+}
+
+fn find_call(
+    connection: &Connection,
+    caller: SessionId,
+    call_id: Uuid,
+) -> Result<Option<CalledTurn>> {
+    let found = connection
+        .prepare_cached(
+            "select child.id, prompted, relay_calls.created_at, delivery, child.seq,
+                    exists (select 1 from messages where messages.id = message)
+             from relay_calls
+             join sessions on sessions.seq = session
+             join sessions child on child.seq = child
+             where sessions.id = ?1 and call_id = ?2",
+        )?
+        .query_row(params![caller.to_string(), call_id.to_string()], |row| {
+            let call = CalledTurn {
+                child: row.parsed(0)?,
+                turn: CallTurn::Dropped,
+                prompted: row.get(1)?,
+                created_at: row.time(2)?,
+                delivery: row.get(3)?,
+            };
+            Ok((call, row.get(4)?, row.get(5)?))
+        })
+        .optional()?;
+    let Some((call, seq, is_queued)) = found else {
+        return Ok(None);
+    };
+    let turn = match (call.prompted, is_queued) {
+        (Some(prompted), _) => turn_state(connection, call.child, seq, prompted)?,
+        (None, true) => CallTurn::Queued,
+        (None, false) => CallTurn::Dropped,
+    };
+    Ok(Some(CalledTurn { turn, ..call }))
+}
+
+/// Removes a message from the queue if its turn cannot be about to start: it is behind another message or
+/// a running turn, or its session has ended. Otherwise the session's actor may have read it already.
+fn drop_message_behind(connection: &Connection, session: SessionId, wait_id: Uuid) -> Result<bool> {
+    let Some(seq) = find_seq(connection, session)? else {
+        return Ok(false);
+    };
+    let removed = connection
+        .prepare_cached(
+            "delete from messages where session = ?1
+                and id = (select message from relay_calls where session = ?1 and call_id = ?2)
+                and (exists (select 1 from messages earlier
+                             where earlier.session = ?1 and earlier.id < messages.id)
+                     or exists (select 1 from sessions where seq = ?1
+                                and (ended_at is not null or status in ('running', 'waiting'))))",
+        )?
+        .execute(params![seq, wait_id.to_string()])?;
+    if removed > 0 {
+        count_queued_bytes(connection, seq)?;
+    }
+    Ok(removed > 0)
 }
 
 /// Forgets the oldest outcomes of a token beyond what is kept, but not that of `newest`.

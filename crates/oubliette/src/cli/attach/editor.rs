@@ -90,8 +90,8 @@ pub(super) struct LineEditor {
 }
 
 impl LineEditor {
-    /// Starts the thread. Lines are kept in the file `history`.
-    pub(super) fn start(history: PathBuf) -> Result<Self, Failure> {
+    /// Starts the thread. Lines are kept in the file `history`, if there is one.
+    pub(super) fn start(history: Option<PathBuf>) -> Result<Self, Failure> {
         let failed = |error: ReadlineError| Failure::with_cause("cannot use the terminal", &error);
         let commands = Commands::default();
         let had_text = Arc::new(AtomicBool::new(false));
@@ -114,12 +114,16 @@ impl LineEditor {
             EventHandler::Conditional(Box::new(notice)),
         );
         // There is none before the first message.
-        let _ = editor.load_history(&history);
+        if let Some(history) = &history {
+            let _ = editor.load_history(history);
+        }
         let printer = editor.create_external_printer().ok();
         let printer = printer.map(|printer| Box::new(printer) as Printer);
         let (ask, asked) = sync_channel(1);
         let (sender, inputs) = mpsc::channel(1);
-        std::thread::spawn(move || read_lines(editor, &asked, &sender, &had_text, &history));
+        std::thread::spawn(move || {
+            read_lines(editor, &asked, &sender, &had_text, history.as_deref());
+        });
         Ok(Self {
             ask,
             inputs,
@@ -184,14 +188,16 @@ fn read_lines(
     asked: &Receiver<()>,
     sender: &mpsc::Sender<Input>,
     had_text: &AtomicBool,
-    history: &Path,
+    history: Option<&Path>,
 ) {
     let styled = Style::of_stdout().cyan(PROMPT);
     while asked.recv().is_ok() {
         had_text.store(false, Ordering::SeqCst);
         let input = match editor.readline(&(PROMPT, styled.as_str())) {
             Ok(line) => {
-                let _ = editor.append_history(history);
+                if let Some(history) = history {
+                    let _ = editor.append_history(history);
+                }
                 Input::Message(joined_lines(&line))
             }
             Err(ReadlineError::Interrupted) => Input::Interrupt {

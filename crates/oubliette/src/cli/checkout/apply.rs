@@ -8,6 +8,7 @@ mod can_run;
 mod command;
 mod journal;
 mod merge;
+mod outward_links;
 mod undo;
 
 use std::collections::BTreeSet;
@@ -37,6 +38,8 @@ pub(super) struct Applied {
     pub(super) kept: Vec<KeptFile>,
     /// Written files that a program of the user may run without being told to.
     pub(super) can_run: Vec<String>,
+    /// Written links that lead out of the repository.
+    pub(super) outward_links: Vec<String>,
     /// Files that both sides have changed, and that could not be merged.
     pub(super) conflicts: Vec<Conflict>,
 }
@@ -131,6 +134,7 @@ pub(super) fn apply(
             "files were changed while the work was being merged; nothing was changed: try again",
         ))
     });
+    applied.outward_links = outward_links::find(&stage.join("files"), &names);
     if let Err(failure) = prepared {
         let _ = fs::remove_dir_all(stage);
         return Err(failure);

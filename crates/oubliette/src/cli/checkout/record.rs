@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -72,6 +72,7 @@ impl RecordFile {
         let directory = home.checkouts_dir();
         let failed =
             |error| Failure::with_cause(format!("cannot use {}", directory.display()), &error);
+        home.require_no_links(&["checkouts"]).map_err(failed)?;
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -90,6 +91,7 @@ impl RecordFile {
             .create(true)
             .truncate(false)
             .mode(0o600)
+            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
             .open(directory.join(format!("{name}.lock")))
             .map_err(failed)?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
@@ -144,6 +146,7 @@ impl RecordFile {
         let write = || {
             let mut options = OpenOptions::new();
             options.write(true).create(true).truncate(true).mode(0o600);
+            options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
             let mut file = options.open(&new)?;
             file.write_all(text)?;
             file.sync_all()?;

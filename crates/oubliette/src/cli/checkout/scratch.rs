@@ -26,7 +26,9 @@ pub(super) struct Scratch {
 impl Scratch {
     pub(super) fn new(home: &Home) -> Result<Self, Failure> {
         let parent = home.checkouts_dir().join("snapshots");
-        Self::new_in(&parent).map_err(|error| {
+        let made = home.require_no_links(&["checkouts", "snapshots"]);
+        let made = made.and_then(|()| Self::new_in(&parent));
+        made.map_err(|error| {
             Failure::with_cause(
                 format!("cannot make a directory in {}", parent.display()),
                 &error,

@@ -111,6 +111,24 @@ impl Snapshot {
         }
         self.git
             .filter(["update-index", "-z", "--force-remove", "--stdin"], names)?;
+        self.write()
+    }
+
+    /// Takes the uncommitted contents of files out of the snapshot: it has them as HEAD does.
+    pub(super) fn revert(&mut self, paths: &BTreeSet<PathBuf>) -> Result<(), Failure> {
+        let mut committed = Vec::new();
+        if let Some(head) = &self.head.commit {
+            let listing = ["ls-tree", "-z", "--full-tree", head, "--"].map(OsStr::new);
+            let paths = paths.iter().map(|path| path.as_os_str());
+            committed = self.git.output(listing.into_iter().chain(paths))?;
+        }
+        self.remove(paths)?;
+        self.git
+            .filter(["update-index", "-z", "--index-info"], committed)?;
+        self.write()
+    }
+
+    fn write(&mut self) -> Result<(), Failure> {
         self.tree = self.git.text(["write-tree"])?;
         self.commit = commit_of(&self.git, &self.head, &self.tree)?;
         Ok(())

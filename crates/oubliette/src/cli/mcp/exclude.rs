@@ -1,4 +1,4 @@
-//! Keeps a file with a key out of the repository that it is in.
+//! Keeps a file with paths of this machine out of the repository that it is in.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::terminal::output::note;
 
-/// Adds a file to `.git/info/exclude`, unless git ignores it already. Says so, and warns if git tracks it.
+/// Adds a file to `.git/info/exclude`, unless git ignores it already. Says so, and if git tracks it.
 pub(super) fn keep_out_of_git(file: &Path) {
     let Some(directory) = file.parent() else {
         return;
@@ -17,10 +17,7 @@ pub(super) fn keep_out_of_git(file: &Path) {
     let shown = file.display();
     let path = file.to_string_lossy();
     if git(directory, &["ls-files", "--error-unmatch", "--", &path]).is_some() {
-        eprintln!(
-            "warning: git tracks {shown}, which has a key now: do not commit it, or set the client up with \
-             --stdio"
-        );
+        note!("Git tracks {shown}, which names programs of this machine now. It has no key.");
         return;
     }
     if git(directory, &["check-ignore", "--quiet", "--", &path]).is_some() {

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
-use crate::cli::access::Access;
 use crate::cli::client::{Client, parameters};
 use crate::cli::names;
 use crate::failure::Failure;
-use crate::home::Home;
+use crate::home::{Home, MCP_CLIENTS_DIRECTORY};
 
 /// The active tokens that have a client's name; normally one.
 pub(super) struct ClientToken {
@@ -57,13 +57,14 @@ impl ClientToken {
         self.active.first().map(|token| token.scope.as_str())
     }
 
-    /// Whether a key is in use that is not to be replaced: it is accepted, there is a token with the client's
-    /// name and the wanted scope, and the key is not that of an admin instead.
-    pub(super) async fn is_current(
+    /// Whether a key is in use that is not to be replaced: it is that of the only token with the client's name, which
+    /// has the wanted scope. A key that is not known to be the token's own is replaced.
+    pub(super) fn is_current(
         &self,
         key: &str,
         wanted: Option<&str>,
-        access: &Access,
+        home: &Home,
+        client: &str,
     ) -> bool {
         let [token] = self.active.as_slice() else {
             return false;
@@ -71,12 +72,8 @@ impl ClientToken {
         if wanted.is_some_and(|wanted| wanted != token.scope) {
             return false;
         }
-        let Ok(client) = Client::connect(&access.with_key(key.to_owned())).await else {
-            return false;
-        };
-        let is_admin = names::all_rows("token", &client).await.is_ok();
-        client.close().await;
-        is_admin == token.scope.starts_with("admin")
+        let known = home.read_owned(&home.mcp_clients_dir().join(record_name(client)));
+        known.is_ok_and(|known| known.trim() == record(&token.id, key))
     }
 
     pub(super) async fn mint(&self, client: &Client, scope: &str) -> Result<Minted, Failure> {
@@ -98,6 +95,13 @@ impl ClientToken {
 }
 
 impl Minted {
+    /// Records which token the key is of. Not the key.
+    pub(super) fn record(&self, home: &Home, client: &str) {
+        let text = format!("{}\n", record(&self.id, &self.key));
+        // Without it the next set-up replaces the token.
+        let _ = home.write_owned(MCP_CLIENTS_DIRECTORY, &record_name(client), text.as_bytes());
+    }
+
     pub(super) async fn revoke(&self, client: &Client) {
         revoke(client, &self.id).await;
     }
@@ -110,22 +114,49 @@ async fn revoke(client: &Client, id: &str) {
     }
 }
 
+/// The id of a token and the hash of its key.
+fn record(id: &str, key: &str) -> String {
+    let mut text = format!("{id} ");
+    for byte in Sha256::digest(key.as_bytes()) {
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+fn record_name(client: &str) -> String {
+    format!("{client}.id")
+}
+
+/// Forgets the key of a client, and which token it is of.
+pub(super) fn forget(home: &Home, client: &str) {
+    let _ = std::fs::remove_file(key_file(home, client));
+    let _ = std::fs::remove_file(home.mcp_clients_dir().join(record_name(client)));
+}
+
 /// Where the key of a client that starts `oubliette mcp stdio` is.
 pub(super) fn key_file(home: &Home, name: &str) -> PathBuf {
-    home.mcp_clients_dir().join(format!("{name}.token"))
+    home.mcp_clients_dir().join(key_file_name(name))
+}
+
+fn key_file_name(name: &str) -> String {
+    format!("{name}.token")
 }
 
 pub(super) fn write_key(home: &Home, name: &str, key: &str) -> Result<(), Failure> {
     home.prepare()?;
     let file = key_file(home, name);
-    home.write_private(&file, &format!("{key}\n"))
-        .map_err(|error| Failure::with_cause(format!("cannot write {}", file.display()), &error))
+    home.write_owned(
+        MCP_CLIENTS_DIRECTORY,
+        &key_file_name(name),
+        format!("{key}\n").as_bytes(),
+    )
+    .map_err(|error| Failure::with_cause(format!("cannot write {}", file.display()), &error))
 }
 
 pub(super) fn read_key(home: &Home, name: &str) -> Result<String, Failure> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let key = if name.chars().all(is_plain) {
-        std::fs::read_to_string(key_file(home, name)).ok()
+        home.read_owned(&key_file(home, name)).ok()
     } else {
         None
     };

@@ -64,13 +64,29 @@ fn links_that_lead_nowhere_are_refused() {
 }
 
 #[test]
-fn permissions_survive() {
+fn permissions_survive_but_only_the_owner_can_read_a_key() {
     for client in http_clients() {
-        for mode in [0o644, 0o640, 0o600, 0o664] {
+        for mode in [0o644, 0o640, 0o600, 0o664, 0o400] {
             let case = Case::with(client, &hand_written(client));
-            fs::set_permissions(&case.path, fs::Permissions::from_mode(mode)).unwrap();
+            let set = |mode| {
+                let mode = fs::Permissions::from_mode(mode);
+                fs::set_permissions(&case.path, mode).unwrap();
+            };
+            let found = || fs::metadata(&case.path).unwrap().mode() & 0o7777;
+            set(mode);
+            let change = case.set_up();
+            assert_eq!(found(), mode & 0o600);
+            let is_said = change.summary().contains("permissions");
+            assert_eq!(is_said, mode & 0o077 != 0, "{}", change.summary());
+            // Also where the key is there already.
+            set(mode);
             case.set_up();
-            assert_eq!(fs::metadata(&case.path).unwrap().mode() & 0o7777, mode);
+            assert_eq!(found(), mode & 0o600);
+            set(mode);
+            let (name, home) = (case.client.name, case.home.path());
+            let removal = plan_removal(name, &ConfigScope::User, home, &|_| None).unwrap();
+            removal.apply().unwrap();
+            assert_eq!(found(), mode);
         }
     }
 }

@@ -52,6 +52,7 @@ impl Chosen<'_> {
             print_json(&json!({
                 "session_id": self.session.session_id, "written": applied.written,
                 "removed": applied.removed, "skipped": applied.skipped, "can_run": applied.can_run,
+                "outward_links": applied.outward_links,
                 "conflicts": applied.conflicts.iter().map(conflict_json).collect::<Vec<_>>(),
             }));
             return exit_with(&applied.conflicts);
@@ -67,6 +68,12 @@ impl Chosen<'_> {
             eprintln!(
                 "warning: look at these files before you go on; git, an editor or a shell may run what they say: {}",
                 printable(&applied.can_run.join(", "))
+            );
+        }
+        if !applied.outward_links.is_empty() {
+            eprintln!(
+                "warning: these links lead out of the repository: {}",
+                printable(&applied.outward_links.join(", "))
             );
         }
         for conflict in &applied.conflicts {

@@ -1,12 +1,14 @@
 //! Unpacks an archive that a container has made, and that is not trusted: the user's command alone decides
 //! what is written where. Everything goes into a new directory beside the target first, and is then renamed.
 
+use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Error, Read, Result};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
@@ -14,6 +16,11 @@ use crate::cli::checkout::git::is_git_directory;
 
 /// Links are made when all files are written, so that no file is written through one.
 const MAX_LINKS: usize = 1_000_000;
+/// What `apply` takes at most, too.
+const MAX_BYTES: u64 = 8 << 30;
+const MAX_FILES: usize = 5_000_000;
+/// What describes one file: its name and that of a link may each have an entry of their own, which is read into memory.
+const MAX_HEADER_BYTES: u64 = 64 << 10;
 
 /// What was left out of a directory.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -52,19 +59,78 @@ pub(super) fn requested_name(path: &str) -> Option<OsString> {
     }
 }
 
+/// The archive, of which only so many bytes are read.
+struct Bounded<R> {
+    from: R,
+    left: u64,
+    /// How many bytes more the description of a file may have; none while contents are read.
+    header_left: Rc<Cell<Option<u64>>>,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        let read = self.from.read(buffer)?;
+        let bytes = read as u64;
+        self.left = self
+            .left
+            .checked_sub(bytes)
+            .ok_or_else(|| Error::other(format!("it has more than {} GiB", MAX_BYTES >> 30)))?;
+        if let Some(left) = self.header_left.get() {
+            let left = left.checked_sub(bytes).ok_or_else(|| {
+                Error::other("the container sent a file whose name or attributes are too long")
+            })?;
+            self.header_left.set(Some(left));
+        }
+        Ok(read)
+    }
+}
+
+/// The entries of an archive within bounds.
+struct Entries<'a, R: Read> {
+    entries: tar::Entries<'a, Bounded<R>>,
+    header_left: Rc<Cell<Option<u64>>>,
+    count: usize,
+}
+
+impl<'a, R: Read> Entries<'a, R> {
+    fn next(&mut self) -> Result<Option<tar::Entry<'a, Bounded<R>>>> {
+        self.count += 1;
+        if self.count > MAX_FILES {
+            return Err(Error::other(format!("it has more than {MAX_FILES} files")));
+        }
+        self.header_left.set(Some(MAX_HEADER_BYTES));
+        let entry = self.entries.next().transpose()?;
+        self.header_left.set(None);
+        Ok(entry)
+    }
+}
+
+/// Reads the contents of an entry that is left out.
+fn skip(mut entry: impl Read) -> Result<()> {
+    std::io::copy(&mut entry, &mut std::io::sink()).map(drop)
+}
+
 /// Unpacks one file as `target`, which it replaces, or one directory as `target`, which must not exist unless it is
 /// an empty directory.
 pub(super) fn unpack(from: impl Read, target: &Path) -> Result<LeftOut> {
-    let mut archive = tar::Archive::new(from);
+    let header_left = Rc::new(Cell::new(None));
+    let mut archive = tar::Archive::new(Bounded {
+        from,
+        left: MAX_BYTES,
+        header_left: header_left.clone(),
+    });
     archive.set_preserve_permissions(false);
     archive.set_preserve_ownerships(false);
     archive.set_unpack_xattrs(false);
-    let mut entries = archive.entries()?;
-    let Some(first) = entries.next() else {
+    let mut entries = Entries {
+        entries: archive.entries()?,
+        header_left,
+        count: 0,
+    };
+    let Some(mut first) = entries.next()? else {
         // The command in the container has failed, and says why.
         return Ok(LeftOut::default());
     };
-    let mut first = first?;
     let kind = first.header().entry_type();
     if !kind.is_dir() && !kind.is_file() {
         return Err(Error::other(
@@ -94,7 +160,7 @@ pub(super) fn unpack(from: impl Read, target: &Path) -> Result<LeftOut> {
         let is_executable = first.header().mode().is_ok_and(|mode| mode & 0o100 != 0);
         let mut file = create(&staged, is_executable)?;
         std::io::copy(&mut first, &mut file)?;
-        if entries.next().is_some() {
+        if entries.next()?.is_some() {
             return Err(Error::other(
                 "the container sent several files where one was asked for",
             ));
@@ -116,11 +182,10 @@ pub(super) fn unpack(from: impl Read, target: &Path) -> Result<LeftOut> {
     Ok(left_out)
 }
 
-fn unpack_directory<R: Read>(entries: tar::Entries<'_, R>, root: &Path) -> Result<LeftOut> {
+fn unpack_directory<R: Read>(mut entries: Entries<'_, R>, root: &Path) -> Result<LeftOut> {
     let mut left_out = LeftOut::default();
     let mut links = Vec::new();
-    for entry in entries {
-        let mut entry = entry?;
+    while let Some(mut entry) = entries.next()? {
         let path = inside(&entry.path()?)?;
         if path
             .components()
@@ -128,6 +193,7 @@ fn unpack_directory<R: Read>(entries: tar::Entries<'_, R>, root: &Path) -> Resul
         {
             let is_top = path.file_name().is_some_and(is_git_directory);
             left_out.git += usize::from(is_top);
+            skip(entry)?;
             continue;
         }
         if path.as_os_str().is_empty() {
@@ -161,6 +227,7 @@ fn unpack_directory<R: Read>(entries: tar::Entries<'_, R>, root: &Path) -> Resul
             }
         } else {
             left_out.special += 1;
+            skip(entry)?;
         }
     }
     let root = fs::canonicalize(root)?;
@@ -291,6 +358,70 @@ mod tests {
         fs::create_dir(&empty).unwrap();
         unpack(entries.as_slice(), &empty).unwrap();
         assert!(empty.join("run").exists());
+    }
+
+    #[test]
+    fn what_is_read_into_memory_is_bounded() {
+        use tar::EntryType as Kind;
+        /// Never ends.
+        struct Endless(u64);
+        impl Read for Endless {
+            fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+                buffer.fill(b'n');
+                self.0 += buffer.len() as u64;
+                assert!(self.0 < 8 << 20, "it is read without end");
+                Ok(buffer.len())
+            }
+        }
+        for kind in [Kind::GNULongName, Kind::GNULongLink, Kind::XHeader] {
+            let place = tempfile::tempdir().unwrap();
+            let mut header = tar::Header::new_gnu();
+            header.set_entry_type(kind);
+            header.set_size(4 << 30);
+            header.set_cksum();
+            let start = archive(&[(Kind::Directory, "./", "")]);
+            let start = start[..512].iter().chain(header.as_bytes());
+            let start: Vec<u8> = start.copied().collect();
+            let endless = start.as_slice().chain(Endless(0));
+            let refused = unpack(endless, &place.path().join("new")).unwrap_err();
+            assert!(refused.to_string().contains("too long"), "{refused}");
+            assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
+        }
+        // Long names are not refused, nor large files after them and in what is left out.
+        let place = tempfile::tempdir().unwrap();
+        let mut builder = tar::Builder::new(Vec::new());
+        let long = format!("{}/{}", "d".repeat(200), "f".repeat(200));
+        for name in ["./", &long, ".git/pack", "last"] {
+            let mut header = tar::Header::new_gnu();
+            let is_dir = name.ends_with('/');
+            header.set_entry_type(if is_dir {
+                Kind::Directory
+            } else {
+                Kind::Regular
+            });
+            header.set_mode(0o644);
+            let data = vec![b'x'; if is_dir { 0 } else { 1 << 20 }];
+            header.set_size(data.len() as u64);
+            builder
+                .append_data(&mut header, name, data.as_slice())
+                .unwrap();
+        }
+        let whole = builder.into_inner().unwrap();
+        let target = place.path().join("new");
+        unpack(whole.as_slice(), &target).unwrap();
+        assert_eq!(fs::metadata(target.join(long)).unwrap().len(), 1 << 20);
+        assert!(target.join("last").exists() && !target.join(".git").exists());
+    }
+
+    #[test]
+    fn more_than_the_bytes_of_an_apply_are_refused() {
+        let mut bounded = Bounded {
+            from: std::io::repeat(0),
+            left: 1000,
+            header_left: Rc::default(),
+        };
+        let refused = std::io::copy(&mut bounded, &mut std::io::sink()).unwrap_err();
+        assert!(refused.to_string().contains("8 GiB"), "{refused}");
     }
 
     #[test]

@@ -160,6 +160,7 @@ impl Containers<'_> {
             Some(NetworkSetting::None) => (Network::None, supported.none),
             Some(NetworkSetting::Host) => (Network::Host, supported.host),
             Some(NetworkSetting::Bridge) => (Network::Bridge, supported.bridge),
+            Some(NetworkSetting::Policy) => (Network::Policy, supported.policy),
             None if supported.bridge => (Network::Bridge, true),
             None => (Network::Host, supported.host),
         };

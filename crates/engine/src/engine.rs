@@ -17,6 +17,7 @@ use crate::credentials::{CredentialState, Credentials};
 use crate::files::Files;
 use crate::git::Git;
 use crate::metrics::Metrics;
+use crate::network::{Network, NetworkState};
 use crate::operations::RunningCalls;
 use crate::projects::Projects;
 use crate::recovery::RecoveryState;
@@ -54,6 +55,7 @@ pub(crate) struct Parts {
     pub(crate) checkpoints: CheckpointState,
     pub(crate) schedules: ScheduleState,
     pub(crate) callers: CallerState,
+    pub(crate) network: NetworkState,
     pub(crate) running_calls: RunningCalls,
     pub(crate) recovery: RecoveryState,
     pub(crate) tickets: Arc<Tickets>,
@@ -79,6 +81,7 @@ impl Engine {
         let containers = Arc::new(ContainerState::new());
         let choosing = containers.clone();
         tasks.spawn(async move { choosing.set_runtime(runtime.await) });
+        let network = NetworkState::new(&settings);
         let audit = AuditLog::start(store.clone(), &tasks);
         let engine = Self {
             parts: Arc::new(Parts {
@@ -95,6 +98,7 @@ impl Engine {
                 checkpoints: CheckpointState::default(),
                 schedules: ScheduleState::default(),
                 callers: CallerState::default(),
+                network,
                 running_calls: RunningCalls::default(),
                 recovery: RecoveryState::default(),
                 tickets: Arc::default(),
@@ -105,6 +109,7 @@ impl Engine {
         };
         engine.recover().await?;
         engine.spawn_until_stopping(|engine| async move { engine.run_maintenance().await });
+        engine.spawn_until_stopping(|engine| async move { engine.run_gate_link().await });
         Ok(engine)
     }
 
@@ -197,6 +202,10 @@ impl Engine {
 
     pub fn containers(&self) -> Containers<'_> {
         Containers::new(self)
+    }
+
+    pub(crate) fn network(&self) -> Network<'_> {
+        Network::new(self)
     }
 
     pub(crate) fn container_state(&self) -> &Arc<ContainerState> {

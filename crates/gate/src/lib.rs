@@ -8,6 +8,7 @@
 //!
 //! This crate knows no engine, no store and no transport of the server.
 
+mod check;
 mod client_hello;
 mod connection;
 mod container;
@@ -25,6 +26,7 @@ mod socket;
 #[cfg(target_os = "linux")]
 pub mod tunnel;
 
+pub use check::check;
 pub use control::{Denial, GateStatus, Registration};
 pub use control_client::{ControlClient, GateCommand, own_build, stop};
 pub use journal::{JOURNAL_DIR, JournalEntry, JournalEvent, journal_files, read_journal};

@@ -131,6 +131,7 @@ impl Containers<'_> {
             self.runtime().await?.stop(id, grace).await?;
             self.state().mark_ended(id);
         }
+        self.engine.network().unregister(id).await;
         Ok(is_running)
     }
 
@@ -188,6 +189,7 @@ impl Containers<'_> {
             runtime.remove(id).await?;
         }
         state.mark_ended(id);
+        self.engine.network().unregister(id).await;
         if let Ok(listeners) = state.relay_listeners() {
             listeners.close(id);
         }

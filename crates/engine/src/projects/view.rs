@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use oubliette_model::{
-    BranchPattern, EnvValue, GitIdentity, Level, MIN_SECRET_BYTES, Network, ProjectId, Scope,
-    ToolStyle,
+    BranchPattern, EnvValue, GitIdentity, Level, MIN_SECRET_BYTES, Network, NetworkPolicy,
+    ProjectId, Scope, ToolStyle,
 };
 use oubliette_store::Project;
 use schemars::JsonSchema;
@@ -40,6 +40,8 @@ pub(crate) struct ProjectView {
     container_type: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     network: Option<Network>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network_policy: Option<NetworkPolicy>,
     memory_mb: u32,
     cpus: f64,
     max_processes: u32,
@@ -123,6 +125,7 @@ impl ProjectView {
             reasoning: settings.reasoning,
             container_type: settings.container_type.unwrap_or_else(|| "base".to_owned()),
             network: settings.network,
+            network_policy: settings.network_policy,
             memory_mb: settings.limits.memory_mb.unwrap_or(defaults.memory_mb),
             cpus: settings.limits.cpus.unwrap_or(defaults.cpus),
             max_processes: settings

@@ -31,16 +31,21 @@ enum Hosts {
 }
 
 impl HostPattern {
-    /// The pattern of one host.
-    pub fn exact(host: &Host, port: Option<u16>) -> Self {
-        let hosts = match host {
-            Host::Name(name) => Hosts::Name(name.clone()),
-            Host::Address(address) => Hosts::Range {
-                base: *address,
-                bits: full_bits(*address),
-            },
-        };
-        Self { hosts, port }
+    /// The host, if it names a single one.
+    pub fn host(&self) -> Option<Host> {
+        match &self.hosts {
+            Hosts::Name(name) => Some(Host::Name(name.clone())),
+            Hosts::Range { base, bits } if *bits == full_bits(*base) => Some(Host::Address(*base)),
+            Hosts::Below(_) | Hosts::Range { .. } => None,
+        }
+    }
+
+    #[must_use]
+    pub fn with_port(self, port: u16) -> Self {
+        Self {
+            port: Some(port),
+            ..self
+        }
     }
 
     pub fn port(&self) -> Option<u16> {

@@ -42,7 +42,8 @@ pub enum Network {
     None,
     Host,
     Bridge,
-    /// Out only through the gate, which checks every connection.
+    // Out only through the gate, which checks every connection. Not in the documentation: schemas of enums whose
+    // values are described are harder for hosts of tools.
     Policy,
 }
 

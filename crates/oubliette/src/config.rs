@@ -10,8 +10,8 @@ use std::path::Path;
 
 use oubliette_engine::{
     AgentCommand, AuditSettings, BUILT_IN_CONTAINER_TYPES, CallerSettings, Clock,
-    ContainerSettings, ContainerType, Credential, Limits, NetworkSettings, Price, ProjectRules, ScheduleSettings,
-    SessionSettings, Settings, ToolSettings,
+    ContainerSettings, ContainerType, Credential, Limits, NetworkSettings, Price, ProjectRules,
+    ScheduleSettings, SessionSettings, Settings, ToolSettings,
 };
 use oubliette_runtime::DockerSettings;
 use oubliette_server::{McpSettings, ServerSettings};

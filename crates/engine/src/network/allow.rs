@@ -38,7 +38,8 @@ impl Operation for Allow {
     const ABOUT: &'static str = "Allow a host: adds it to `network_policy` of the project.\n\n\
          For new connections of its containers with the network `policy`, at once. Addresses that are not public are \
          reached only by rules that an admin token makes. Project tokens and agents cannot call this.";
-    const ACCESS: Access = Access::Project(Mode::Write);
+    // Not of the class of projects: tokens of projects may not call it, so that their lists do not show it.
+    const ACCESS: Access = Access::Global(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Changes;
     type Params = Params;

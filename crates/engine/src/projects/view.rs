@@ -207,6 +207,9 @@ pub(crate) struct ProjectSummary {
     description: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     agent: Option<String>,
+    /// Absent: the runtime's default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<Network>,
     /// The directory on the server's machine that is its default workspace.
     #[serde(skip_serializing_if = "Option::is_none")]
     mount: Option<String>,
@@ -222,6 +225,10 @@ impl ProjectSummary {
             name: project.name.to_string(),
             description: project.settings.description,
             agent: project.settings.agent,
+            network: project
+                .settings
+                .network
+                .or(engine.settings().network.default),
             mount: mount_of(project.id, engine),
             created_at: project.created_at.to_string(),
             updated_at: project.updated_at.to_string(),

@@ -12,10 +12,10 @@ use super::Host;
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum Preset {
-    /// Allowed, if they are public.
+    // Allowed, if they are public.
     #[default]
     Open,
-    /// Denied.
+    // Denied.
     Strict,
 }
 

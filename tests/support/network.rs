@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How often `/drip` sends a line.
+/// How often `/drip/N` sends a line.
 const DRIP_INTERVAL: Duration = Duration::from_millis(50);
 
 /// An address of this machine that no other test uses.
@@ -113,8 +113,8 @@ fn serve_names(socket: &UdpSocket, answers: &Answers, questions: &Mutex<Vec<Stri
     }
 }
 
-/// A web server. `/` says which host was asked for, `/drip` sends a line every 50 ms for 5 seconds and then
-/// `end`, and `/hold` never answers.
+/// A web server. `/` says which host was asked for, `/drip/N` sends a line every 50 ms for N seconds
+/// and then `end`, and `/hold` never answers.
 #[derive(Debug)]
 pub struct WebServer {
     connections: Arc<AtomicUsize>,
@@ -178,9 +178,10 @@ fn answer_web(reader: &mut impl BufRead, mut writer: impl Write) -> std::io::Res
     }
     let head = "HTTP/1.1 200 OK\r\nConnection: close\r\n";
     match path.as_str() {
-        "/drip" => {
+        drip if drip.starts_with("/drip/") => {
             write!(writer, "{head}\r\n")?;
-            for number in 0..100 {
+            let seconds: usize = drip["/drip/".len()..].parse().unwrap();
+            for number in 0..20 * seconds {
                 writeln!(writer, "line {number}")?;
                 writer.flush()?;
                 std::thread::sleep(DRIP_INTERVAL);

@@ -4,6 +4,7 @@
 //! which name was meant. A proxy takes the same for every port. All of it goes to the gate, which decides: nothing
 //! here is trusted, and any process of the container may do the same by itself.
 
+mod carry;
 mod gate_connection;
 mod http_proxy;
 mod http_request;

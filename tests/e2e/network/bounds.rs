@@ -52,7 +52,7 @@ async fn ten_thousand_connections_of_one_container_disturb_no_other(runtime: &st
     assert_eq!(listed.ok()["projects"].as_array().unwrap().len(), 2);
     // One more for the other container.
     assert!(web.peak() <= GATE_LIMIT + 1, "{}", web.peak());
-    run(&admin, &project, "pkill -f flood.py || true").await;
+    run(&admin, &project, "pkill -f '[f]lood.py' || true").await;
     let works_again = eventually(RECOVERY_TIMEOUT, async || {
         let ran = admin
             .exec(&project, "curl -sS -m 30 http://web.test/")

@@ -8,6 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
+use super::carry::carry;
 use super::gate_connection::Refusal;
 use super::http_request::{MAX_HEAD_BYTES, ProxyRequest, head_end};
 use super::{Tunnel, listeners};
@@ -63,7 +64,7 @@ async fn serve(tunnel: &Tunnel, mut client: TcpStream) {
         Some(head) => server.write_all(head).await,
     };
     if begun.is_ok() && server.write_all(&rest).await.is_ok() {
-        listeners::carry(client, server, first).await;
+        carry(client, server, first).await;
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::Tunnel;
+use super::carry::carry;
 use crate::protocol::Way;
 
 /// SSH, HTTP, HTTPS and git, on every address. Other ports stay free for servers that agents start.
@@ -21,7 +22,6 @@ const MAX_NAMED_LISTENERS: usize = 256;
 /// Connections that are open or being opened. The gate has a limit of its own, which is reached first.
 const MAX_CONNECTIONS: usize = 1024;
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
-const BUFFER_BYTES: usize = 32 << 10;
 
 #[derive(Debug)]
 pub(super) struct Listeners {
@@ -92,14 +92,14 @@ fn serve(tunnel: &Rc<Tunnel>, client: TcpStream) {
         return;
     };
     let (places, tunnel) = (tunnel_connections(tunnel), tunnel.clone());
-    let carry = async move {
+    let connection = async move {
         let _ = client.set_nodelay(true);
         match tunnel.gate.open(&name, port, Way::Name).await {
             Ok((server, first)) => carry(client, server, first).await,
             Err(_) => reset(&client),
         }
     };
-    run_bounded(&places, carry);
+    run_bounded(&places, connection);
 }
 
 /// The places of connections.
@@ -123,27 +123,6 @@ pub(super) fn run_bounded(
         connection.await;
     });
     true
-}
-
-/// Copies bytes both ways. `first` has arrived from the server already.
-pub(super) async fn carry(
-    mut client: TcpStream,
-    mut server: tokio::net::UnixStream,
-    first: Vec<u8>,
-) {
-    use tokio::io::AsyncWriteExt;
-    if client.write_all(&first).await.is_err() {
-        return;
-    }
-    let copied = tokio::io::copy_bidirectional_with_sizes(
-        &mut client,
-        &mut server,
-        BUFFER_BYTES,
-        BUFFER_BYTES,
-    );
-    if copied.await.is_err() {
-        reset(&client);
-    }
 }
 
 /// The program sees an error instead of an empty reply.

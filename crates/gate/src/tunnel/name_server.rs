@@ -28,6 +28,8 @@ const MAX_STREAMS: usize = 32;
 const STREAM_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a refused name is remembered: programs ask for several kinds of addresses, and ask again.
 const REFUSAL_LIFETIME: Duration = Duration::from_secs(2);
+/// For the gate to say whether a name that has an address may still be reached.
+const KNOWN_NAME_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_REMEMBERED_REFUSALS: usize = 1024;
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -128,7 +130,17 @@ impl NameServer {
         if self.was_just_refused(name) {
             return Err(Code::NoSuchName);
         }
-        match tunnel.gate.look_up(name).await {
+        let looking_up = tunnel.gate.look_up(name);
+        let found = if tunnel.names.contains(name) {
+            // Known names keep working while the gate is away: their connections wait for it.
+            match timeout(KNOWN_NAME_TIMEOUT, looking_up).await {
+                Ok(found) => found,
+                Err(_) => return Ok(tunnel.names.address_of(name)),
+            }
+        } else {
+            looking_up.await
+        };
+        match found {
             Ok(ports) => {
                 let address = tunnel.names.address_of(name);
                 listeners::listen_for(tunnel, address, &ports);
@@ -138,7 +150,6 @@ impl NameServer {
                 self.remember_refusal(name);
                 Err(Code::NoSuchName)
             }
-            // Known names keep working while the gate is away: the connection waits for it.
             Err(_) if tunnel.names.contains(name) => Ok(tunnel.names.address_of(name)),
             Err(_) => Err(Code::ServerFailure),
         }

@@ -152,7 +152,7 @@ impl Question {
             let owner = owner.to_ascii_lowercase();
             match kind {
                 TYPE_CNAME => {
-                    aliases.push((owner, read_name(reply, content)?.0.to_ascii_lowercase()))
+                    aliases.push((owner, read_name(reply, content)?.0.to_ascii_lowercase()));
                 }
                 TYPE_A => {
                     let octets: [u8; 4] = data.try_into().ok()?;

@@ -1,7 +1,7 @@
 //! The one way out of a container with the network `policy`.
 //!
 //! The **gate** ([`process`]) is a process of its own on the host, one per data directory. It outlives the server:
-//! it has the rules of each container, and needs nobody to decide. It resolves names, checks every address, connects
+//! it has the rules of each container, and decides alone. It resolves names, checks every address, connects
 //! to one that was checked, and copies bytes. The **tunnel** ([`tunnel`]) is a process in each container: a resolver, listeners
 //! and an HTTP proxy on loopback, which carry connections to the gate over a socket. The gate trusts nothing that
 //! the tunnel says.

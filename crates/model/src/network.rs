@@ -214,7 +214,7 @@ impl NetworkRules {
     }
 
     /// Whether an admin's rule names the address, or by its full name the host that has it. A pattern with `*`
-    /// does not: whoever controls one name below it could give that name any address.
+    /// does not: the owner of one name below it could give that name any address.
     fn exempts(&self, host: &Host, port: u16, address: std::net::IpAddr) -> bool {
         let resolved = Host::Address(canonical_address(address));
         self.allow.iter().any(|rule| {

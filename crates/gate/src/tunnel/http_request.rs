@@ -117,7 +117,7 @@ fn check_headers(headers: &[(&str, &str)], host: &str, port: u16) -> Result<(), 
             return Err("the Host header is not the host of the request's address");
         }
         if name.eq_ignore_ascii_case("content-length")
-            && !(!value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()))
+            && (value.is_empty() || !value.bytes().all(|byte| byte.is_ascii_digit()))
         {
             return Err("the length of the body is not a number");
         }

@@ -123,11 +123,11 @@ impl PresetList {
         let Host::Name(name) = host else {
             return false;
         };
-        let is_named = |listed: &&str| match listed.strip_prefix('.') {
+        let is_named = |listed: &&'static str| match listed.strip_prefix('.') {
             Some(_) => name.len() > listed.len() && name.ends_with(*listed),
             None => name == listed,
         };
-        self.ports().contains(&port) && self.hosts().iter().any(|listed| is_named(&listed))
+        self.ports().contains(&port) && self.hosts().iter().any(is_named)
     }
 }
 

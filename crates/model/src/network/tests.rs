@@ -1,3 +1,5 @@
+//! What policies decide.
+
 use std::net::IpAddr;
 
 use proptest::prelude::*;
@@ -199,7 +201,7 @@ fn only_an_admin_leads_containers_to_addresses_that_are_not_public() {
         ("10.0.0.0/8", false, false),
         ("db.example.org:443", true, true),
         ("db.example.org:22", true, false),
-        // Whoever controls a name below it could give it any address.
+        // The owner of a name below it could give it any address.
         ("*.example.org", true, false),
     ] {
         let rules = rules(Preset::Open, &[allow], &[], by_admin);

@@ -12,6 +12,7 @@ mod cli;
 mod containers;
 mod credentials;
 mod hostile;
+mod network;
 mod openspec;
 mod projects;
 mod schedules;

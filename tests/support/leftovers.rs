@@ -13,10 +13,11 @@ use crate::{Server, docker, eventually};
 use oubliette_runtime::{DATA_DIR_LABEL, DataDirNames};
 
 /// Files that a data directory keeps, and directories that stay and are empty.
-const PERMANENT_FILES: [&str; 19] = [
+const PERMANENT_FILES: [&str; 22] = [
     "admin.token",
     "agents",
     "layers",
+    "network",
     "oubliette.db",
     "oubliette.db-shm",
     "oubliette.db-wal",
@@ -24,6 +25,8 @@ const PERMANENT_FILES: [&str; 19] = [
     "projects",
     "run",
     "run/c",
+    "run/gate.lock",
+    "run/gate.log",
     "run/git",
     "run/lock",
     "run/probe",

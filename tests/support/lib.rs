@@ -22,6 +22,7 @@ mod legacy;
 pub mod llm;
 mod modern;
 pub mod needs;
+pub mod network;
 pub mod process;
 mod pty;
 mod random;

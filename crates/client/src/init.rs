@@ -14,14 +14,16 @@ mod server_transport;
 mod spawner;
 mod spool;
 mod streams;
+mod tunnel;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
 use oubliette_sandbox::PortRules;
-use oubliette_wire::RELAY_SOCKET_PATH;
+use oubliette_wire::{EGRESS_SOCKET_VARIABLE, RELAY_SOCKET_PATH};
 use tokio::task::LocalSet;
 
 use control::Control;
@@ -42,6 +44,8 @@ struct Settings {
     container_key: String,
     /// Whether no socket of the host is mounted, and the server connects over the runtime's channel.
     uses_mux: bool,
+    /// The socket of the gate, if other hosts are reached through it.
+    gate_socket: Option<PathBuf>,
 }
 
 impl Settings {
@@ -55,6 +59,7 @@ impl Settings {
             container_id: variable("OUBLIETTE_CONTAINER_ID")?,
             container_key: variable("OUBLIETTE_CONTAINER_KEY")?,
             uses_mux: variable("OUBLIETTE_CARRIED").is_some_and(|value| value == "1"),
+            gate_socket: variable(EGRESS_SOCKET_VARIABLE).map(PathBuf::from),
         })
     }
 }
@@ -91,7 +96,17 @@ pub(crate) fn run() -> ExitCode {
 async fn supervise(settings: Settings, spawner: Spawner) -> ExitCode {
     let boot_id = uuid::Uuid::new_v4().to_string();
     let user = default_user::prepare();
-    let table = ProcessTable::new(&settings.spool_directory, &boot_id, user, spawner);
+    let environment = match &settings.gate_socket {
+        Some(_) => tunnel::proxy_variables(),
+        None => BTreeMap::new(),
+    };
+    let table = ProcessTable::new(
+        &settings.spool_directory,
+        &boot_id,
+        user,
+        environment,
+        spawner,
+    );
     let table = Rc::new(table);
     let reaping = match reaper::start(table.clone()) {
         Ok(reaping) => reaping,
@@ -100,6 +115,10 @@ async fn supervise(settings: Settings, spawner: Spawner) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    if let Some(socket) = &settings.gate_socket {
+        // Before the server is told that commands can run: the first one may need it.
+        tunnel::keep_running(socket.clone()).await;
+    }
     let transport = if settings.uses_mux {
         match MuxListener::start(&settings.container_key, &settings.socket) {
             Ok(listener) => ServerTransport::Mux(listener),

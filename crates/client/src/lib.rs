@@ -39,6 +39,8 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
         #[cfg(target_os = "linux")]
         Some(Some(stdio_bridge::SUBCOMMAND)) => stdio_bridge::run(),
         #[cfg(target_os = "linux")]
+        Some(Some(oubliette_gate::tunnel::SUBCOMMAND)) => oubliette_gate::tunnel::run(arguments),
+        #[cfg(target_os = "linux")]
         Some(Some(oubliette_wire::APPLY_FILES)) => apply_files::run(arguments),
         #[cfg(target_os = "linux")]
         Some(Some(chown::SUBCOMMAND)) => chown::run(arguments),

@@ -17,6 +17,7 @@ use crate::credentials::{CredentialState, Credentials};
 use crate::files::Files;
 use crate::git::Git;
 use crate::metrics::Metrics;
+use crate::network::{Network, NetworkState};
 use crate::operations::RunningCalls;
 use crate::projects::Projects;
 use crate::recovery::RecoveryState;
@@ -59,6 +60,7 @@ pub(crate) struct Parts {
     pub(crate) checkpoints: CheckpointState,
     pub(crate) schedules: ScheduleState,
     pub(crate) callers: CallerState,
+    pub(crate) network: NetworkState,
     pub(crate) running_calls: RunningCalls,
     pub(crate) recovery: RecoveryState,
     pub(crate) tickets: Arc<Tickets>,
@@ -84,6 +86,7 @@ impl Engine {
         let containers = Arc::new(ContainerState::new());
         let choosing = containers.clone();
         tasks.spawn(async move { choosing.set_runtime(runtime.await) });
+        let network = NetworkState::new(&settings);
         let audit = AuditLog::start(store.clone(), &tasks);
         let engine = Self {
             parts: Arc::new(Parts {
@@ -100,6 +103,7 @@ impl Engine {
                 checkpoints: CheckpointState::default(),
                 schedules: ScheduleState::default(),
                 callers: CallerState::default(),
+                network,
                 running_calls: RunningCalls::default(),
                 recovery: RecoveryState::default(),
                 tickets: Arc::default(),
@@ -111,6 +115,7 @@ impl Engine {
         // Also on a full disk: what it removes frees space.
         with_reserve(engine.recover()).await?;
         engine.spawn_until_stopping(|engine| async move { engine.run_maintenance().await });
+        engine.spawn_until_stopping(|engine| async move { engine.run_gate_link().await });
         Ok(engine)
     }
 
@@ -207,6 +212,10 @@ impl Engine {
 
     pub fn containers(&self) -> Containers<'_> {
         Containers::new(self)
+    }
+
+    pub(crate) fn network(&self) -> Network<'_> {
+        Network::new(self)
     }
 
     pub(crate) fn container_state(&self) -> &Arc<ContainerState> {

@@ -21,6 +21,7 @@ mod limits;
 mod long_text;
 mod mcp_sessions;
 mod metrics;
+mod network;
 pub mod operations;
 mod paging;
 mod projects;
@@ -56,8 +57,8 @@ pub use sessions::{
 };
 pub use settings::{
     AgentCommand, AuditSettings, BUILT_IN_CONTAINER_TYPES, CallerSettings, ContainerSettings,
-    ContainerType, Limits, OnDisconnect, Price, ProjectRules, ScheduleSettings, SessionSettings,
-    Settings, ToolSettings,
+    ContainerType, Limits, NetworkSettings, OnDisconnect, Price, ProjectRules, ScheduleSettings,
+    SessionSettings, Settings, ToolSettings,
 };
 pub use tokens::{Authenticated, NewToken, Tokens};
 pub use workspaces::{Download, DownloadedPieces, TransferError, Transfers, Upload};

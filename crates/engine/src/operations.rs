@@ -186,6 +186,9 @@ static ALL: LazyLock<Vec<Entry>> = LazyLock::new(|| {
         Entry::from_operation::<crate::credentials::add::Add>(),
         Entry::from_operation::<crate::credentials::list::List>(),
         Entry::from_operation::<crate::credentials::remove::Remove>(),
+        Entry::from_operation::<crate::network::check::Check>(),
+        Entry::from_operation::<crate::network::log::Log>(),
+        Entry::from_operation::<crate::network::allow::Allow>(),
         Entry::from_operation::<crate::projects::changes::Changes>(),
         Entry::from_operation::<crate::projects::tasks::Tasks>(),
         Entry::from_operation::<crate::limits::Limits>(),
@@ -241,6 +244,11 @@ pub const NOUNS: &[Noun] = &[
         name: "credential",
         summary: "Keys and logins that agents and git use",
         about: Some("Keys and logins of agents and git."),
+    },
+    Noun {
+        name: "network",
+        summary: "Show and change which hosts a project's containers may reach",
+        about: Some("Which hosts containers may reach."),
     },
     Noun {
         name: "config",

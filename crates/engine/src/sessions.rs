@@ -158,6 +158,13 @@ impl<'a> Sessions<'a> {
         );
     }
 
+    /// The sessions of a project that have an actor.
+    pub(crate) fn live_in_project(self, project: ProjectId) -> Vec<SessionId> {
+        let actors = self.state().actors.lock();
+        let own = actors.iter().filter(|(_, actor)| actor.project == project);
+        own.map(|(id, _)| *id).collect()
+    }
+
     /// Aborts the actors of a project that is being deleted. Their agents end with the container.
     pub(crate) fn abort_project(self, project: ProjectId) {
         self.state().actors.lock().retain(|_, actor| {
@@ -207,6 +214,7 @@ async fn run_actor(engine: Engine, id: SessionId, wake: Arc<Notify>) {
         let error = match Box::pin(running.catch_unwind()).await {
             Ok(Ok(())) => {
                 if state.remove_finished(id) {
+                    engine.parts.network.denials.forget(id);
                     return;
                 }
                 continue;

@@ -1,9 +1,13 @@
 //! The part of the configuration that the engine uses. Every field has a default.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use oubliette_model::{BranchPattern, GitIdentity, ProjectLimits, ToolStyle};
+use oubliette_model::{
+    BranchPattern, GitIdentity, HostPattern, Network, NetworkPolicy, Preset, PresetList,
+    ProjectLimits, ToolStyle,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +29,7 @@ pub struct Settings {
     pub container_types: BTreeMap<String, ContainerType>,
     pub agents: BTreeMap<String, AgentCommand>,
     pub containers: ContainerSettings,
+    pub network: NetworkSettings,
     pub sessions: SessionSettings,
     pub caller_tools: CallerSettings,
     pub schedules: ScheduleSettings,
@@ -32,6 +37,8 @@ pub struct Settings {
     pub models: BTreeMap<String, Price>,
     /// The static binary that containers get as `oubliette-client`.
     pub client: PathBuf,
+    /// The binary with the subcommand that is the gate.
+    pub gate: PathBuf,
     pub clock: Clock,
 }
 
@@ -51,11 +58,13 @@ impl Settings {
                 .into(),
             agents: BTreeMap::new(),
             containers: ContainerSettings::default(),
+            network: NetworkSettings::default(),
             sessions: SessionSettings::default(),
             caller_tools: CallerSettings::default(),
             schedules: ScheduleSettings::default(),
             models: BTreeMap::new(),
             client: PathBuf::from("oubliette-client"),
+            gate: PathBuf::from("oubliette"),
             clock: Clock::default(),
         }
     }
@@ -83,6 +92,38 @@ impl Default for ContainerSettings {
             stop_grace_seconds: 10,
             absence_seconds: 600,
             read_only_paths: Vec::new(),
+        }
+    }
+}
+
+/// `[network]`: the network of containers whose project chooses none, and what those with the network `policy` may
+/// reach.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct NetworkSettings {
+    /// If absent: `bridge` where the runtime has it, otherwise `host`.
+    pub default: Option<Network>,
+    /// `open`: every public host. `strict`: only what the lists allow.
+    pub preset: Preset,
+    /// Lists of well-known hosts to allow.
+    pub presets: Vec<PresetList>,
+    /// Hosts to allow: `host`, `*.host`, an address or a range, each with or without `:port`. Addresses that are
+    /// not public are reached only if they are here, or a name that has them.
+    pub allow: Vec<HostPattern>,
+    /// Hosts to deny; takes precedence over everything that is allowed, also by projects.
+    pub deny: Vec<HostPattern>,
+    /// The address and port of a name server, instead of the system's resolver.
+    pub resolver: Option<SocketAddr>,
+}
+
+impl NetworkSettings {
+    pub(crate) fn policy(&self) -> NetworkPolicy {
+        NetworkPolicy {
+            preset: Some(self.preset),
+            presets: Some(self.presets.clone()),
+            allow: self.allow.clone(),
+            deny: self.deny.clone(),
+            ask: false,
         }
     }
 }

@@ -129,6 +129,12 @@ pub fn may_mount(scope: Scope, is_from_agent: bool) -> bool {
     allows_class(scope, Access::Admin) && !is_from_agent
 }
 
+/// Whether an `allow` rule that a call makes may lead containers to addresses that are not public, such as those
+/// of the server's machine. No agent may make one, whatever its scope.
+pub fn may_allow_private_addresses(scope: Scope, is_from_agent: bool) -> bool {
+    allows_class(scope, Access::Admin) && !is_from_agent
+}
+
 /// Whether a token with the scope `held` may give an agent a key of the scope `wanted`. An agent
 /// without a key has no scope and can give none.
 pub fn may_grant(held: Option<Scope>, wanted: Scope) -> bool {
@@ -335,8 +341,11 @@ mod tests {
         assert!(may_read_metrics(Scope::Admin));
         assert!(!may_read_metrics(Scope::Write) && !may_read_metrics(Scope::Read));
         assert!(may_mount(Scope::Admin, false) && !may_mount(Scope::Admin, true));
+        assert!(may_allow_private_addresses(Scope::Admin, false));
+        assert!(!may_allow_private_addresses(Scope::Admin, true));
         for scope in [Scope::Write, Scope::Read, own] {
             assert!(!may_mount(scope, false), "{scope}");
+            assert!(!may_allow_private_addresses(scope, false), "{scope}");
         }
     }
 

@@ -195,6 +195,15 @@ pub enum Event {
     Mode {
         mode: String,
     },
+    /// A connection that the network policy does not allow.
+    NetworkDenied {
+        host: String,
+        /// Absent if the name was only looked up.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<u16>,
+        /// The rule that decided.
+        reason: String,
+    },
     Error {
         message: String,
     },
@@ -208,7 +217,7 @@ pub enum Event {
 
 impl Event {
     /// Every value of `type`.
-    pub const KINDS: [&str; 24] = [
+    pub const KINDS: [&str; 25] = [
         "status",
         "prompt",
         "message",
@@ -231,6 +240,7 @@ impl Event {
         "forked",
         "commands",
         "mode",
+        "network_denied",
         "error",
         "log",
     ];
@@ -276,6 +286,7 @@ impl Event {
             Self::Forked { .. } => "forked",
             Self::Commands { .. } => "commands",
             Self::Mode { .. } => "mode",
+            Self::NetworkDenied { .. } => "network_denied",
             Self::Error { .. } => "error",
             Self::Log { .. } => "log",
         }

@@ -13,6 +13,7 @@ mod ids;
 mod key;
 mod name;
 mod nearest;
+mod network;
 mod path_text;
 mod project;
 mod remote;
@@ -25,9 +26,10 @@ mod string_type;
 
 pub use access::{
     Access, AgentPosition, Decision, Mode, agent_may_start_schedule, allows, allows_class,
-    allows_restricted_parameter, allows_session, autonomy_below, is_below, may_direct, may_grant,
-    may_mount, may_read_metrics, may_respond_as_caller, may_see_host_paths, narrow, owns_session,
-    schedule_decision, sees, unattached_may,
+    allows_restricted_parameter, allows_session, autonomy_below, is_below,
+    may_allow_private_addresses, may_direct, may_grant, may_mount, may_read_metrics,
+    may_respond_as_caller, may_see_host_paths, narrow, owns_session, schedule_decision, sees,
+    unattached_may,
 };
 pub use branch::{BranchName, BranchPattern};
 pub use credential::{BaseUrl, CredentialName};
@@ -39,6 +41,10 @@ pub use ids::{ProjectId, RunId, ScheduleId, SessionId, TokenId, WorkspaceId};
 pub use key::{ApiKey, KeyHash};
 pub use name::ProjectName;
 pub use nearest::nearest;
+pub use network::{
+    AllowRule, Host, HostPattern, MAX_NAME_BYTES, MAX_NETWORK_PATTERNS, NetworkPolicy,
+    NetworkRules, Preset, PresetList, Verdict, canonical_address, special_range,
+};
 pub use path_text::{path_from_text, path_to_text, quote_path};
 pub use project::{Level, McpServer, Network, ProjectLimits, ProjectSettings, ToolStyle};
 pub use remote::{RemoteUrl, Transport};

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{BranchPattern, EnvValue, GitIdentity, RemoteUrl, Scope, Secret, env_value};
+use crate::{
+    BranchPattern, EnvValue, GitIdentity, HostPattern, NetworkPolicy, RemoteUrl, Scope, Secret,
+    env_value,
+};
 
 /// The level of autonomy or of reasoning of an agent.
 #[derive(
@@ -39,6 +42,9 @@ pub enum Network {
     None,
     Host,
     Bridge,
+    // Out only through the gate, which checks every connection. Not in the documentation: schemas of enums whose
+    // values are described are harder for hosts of tools.
+    Policy,
 }
 
 /// The form in which a list of tools shows the operations.
@@ -106,6 +112,10 @@ pub struct ProjectSettings {
     pub reasoning: Option<Level>,
     pub container_type: Option<String>,
     pub network: Option<Network>,
+    /// What its containers with the network `policy` may reach, besides what the server allows.
+    pub network_policy: Option<NetworkPolicy>,
+    /// The `allow` entries of `network_policy` that an admin made.
+    pub network_allowed_by_admin: Vec<HostPattern>,
     pub limits: ProjectLimits,
     pub protected_paths: Vec<String>,
     #[serde(serialize_with = "env_value::reveal_map")]

@@ -10,8 +10,8 @@ use std::path::Path;
 
 use oubliette_engine::{
     AgentCommand, AuditSettings, BUILT_IN_CONTAINER_TYPES, CallerSettings, Clock,
-    ContainerSettings, ContainerType, Credential, Limits, Price, ProjectRules, ScheduleSettings,
-    SessionSettings, Settings, ToolSettings,
+    ContainerSettings, ContainerType, Credential, Limits, NetworkSettings, Price, ProjectRules,
+    ScheduleSettings, SessionSettings, Settings, ToolSettings,
 };
 use oubliette_runtime::DockerSettings;
 use oubliette_server::{McpSettings, ServerSettings};
@@ -39,6 +39,7 @@ pub(crate) struct Config {
     pub(crate) container_types: BTreeMap<String, ContainerType>,
     pub(crate) agents: BTreeMap<String, AgentCommand>,
     pub(crate) containers: ContainerSettings,
+    pub(crate) network: NetworkSettings,
     pub(crate) docker: DockerSettings,
     pub(crate) sessions: SessionSettings,
     pub(crate) caller_tools: CallerSettings,
@@ -81,6 +82,7 @@ impl Default for Config {
             container_types: BTreeMap::new(),
             agents: BTreeMap::new(),
             containers: ContainerSettings::default(),
+            network: NetworkSettings::default(),
             docker: DockerSettings::default(),
             sessions: SessionSettings::default(),
             caller_tools: CallerSettings::default(),
@@ -138,12 +140,14 @@ impl Config {
             container_types: self.container_types.clone(),
             agents: self.agents.clone(),
             containers: self.containers.clone(),
+            network: self.network.clone(),
             sessions: self.sessions.clone(),
             caller_tools: self.caller_tools.clone(),
             schedules: self.schedules.clone(),
             models: self.models.clone(),
             // If it is missing, opening the runtime fails and reports why.
             client: client_binary::find().unwrap_or_default(),
+            gate: std::env::current_exe().unwrap_or_default(),
             clock: Clock::default(),
         }
     }

@@ -56,6 +56,9 @@ pub(crate) fn run(home: &Home, remove: bool, working: &[String]) -> Result<(), F
     let stopped = block_on(stop_containers(home, config.as_ref(), remove))?;
     let stopped =
         stopped.map_err(|error| Failure::with_cause("cannot stop a container", &error))?;
+    // After the containers: their last connections end with them.
+    let gate = block_on(oubliette_gate::stop(home.path()))?;
+    gate.map_err(|error| Failure::with_cause("cannot stop the gate", &error))?;
     report(home, stopped_server.was_running, stopped, remove, working);
     Ok(())
 }

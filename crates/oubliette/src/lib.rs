@@ -48,6 +48,9 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
     if role == Some(oubliette_demo_agent::SUBCOMMAND) {
         return oubliette_demo_agent::run(arguments.into_iter().skip(2));
     }
+    if role == Some(oubliette_gate::process::SUBCOMMAND) {
+        return oubliette_gate::process::run(arguments.into_iter().skip(2));
+    }
     if name == Some("oubliette-client".as_ref()) {
         return oubliette_client::run(arguments);
     }

@@ -111,6 +111,7 @@ fn capabilities() -> Capabilities {
             none: true,
             host: false,
             bridge: true,
+            policy: false,
         },
         memory_limit: Enforcement::Enforced,
         cpu_limit: Enforcement::Enforced,

@@ -46,6 +46,8 @@ pub struct Networks {
     pub none: bool,
     pub host: bool,
     pub bridge: bool,
+    /// Only through the gate, which checks every connection against `network_policy`.
+    pub policy: bool,
 }
 
 /// Whether a limit is enforced.

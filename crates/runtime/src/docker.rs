@@ -36,8 +36,8 @@ pub(crate) use driver::DRIVER;
 
 use crate::names::{CONTAINER_LABEL, DATA_DIR_LABEL, DataDirNames, PROJECT_LABEL};
 use crate::{
-    Capabilities, Channel, ContainerId, ContainerSpec, ContainerStatus, ImageSource, Program,
-    Progress, ProtectedPath, Result, RunState, Runtime, RuntimeError, protected_mounts,
+    Capabilities, Channel, ContainerId, ContainerSpec, ContainerStatus, ImageSource, Network,
+    Program, Progress, ProtectedPath, Result, RunState, Runtime, RuntimeError, protected_mounts,
 };
 use engine::{EngineClient, EngineEnv, QUERY_TIMEOUT, RETRY_INTERVAL, status_code, with_timeout};
 
@@ -69,6 +69,7 @@ impl Docker {
     pub async fn connect(names: DataDirNames, settings: &DockerSettings) -> Result<Self> {
         let (engine, mut capabilities) = EngineClient::find(&EngineEnv::from_process()).await?;
         capabilities.host_sockets &= !settings.channel;
+        capabilities.networks.policy = capabilities.host_sockets;
         Ok(Self {
             engine,
             capabilities,
@@ -190,6 +191,14 @@ impl Runtime for Docker {
     }
 
     async fn create(&self, spec: &ContainerSpec) -> Result<()> {
+        if spec.network == Network::Policy && !self.capabilities.networks.policy {
+            return Err(RuntimeError::Unsupported(
+                "This engine has no network `policy`: no socket of this machine can be mounted into its \
+                 containers (with `docker.channel`, and where the engine is on another machine); use `bridge` or \
+                 `none`."
+                    .to_owned(),
+            ));
+        }
         let spec = &protected_mounts::resolve(spec)?;
         let image = self.names.image_name(&spec.image)?;
         let body = create_request::build(spec, &image, &self.names, (&self.engine).into())?;

@@ -158,9 +158,10 @@ impl Sandbox {
         let network = match spec.network {
             Network::None => sandbox::NetworkNamespace::Private,
             Network::Host => sandbox::NetworkNamespace::Host,
+            Network::Policy => sandbox::NetworkNamespace::Policy,
             Network::Bridge => {
                 return Err(RuntimeError::Unsupported(
-                    "the sandbox has no bridge network; use `host` or `none`".to_owned(),
+                    "the sandbox has no bridge network; use `policy`, `host` or `none`".to_owned(),
                 ));
             }
         };
@@ -345,6 +346,7 @@ fn capabilities(probe: &sandbox::Probe) -> Capabilities {
             none: true,
             host: true,
             bridge: false,
+            policy: true,
         },
         memory_limit: limit("memory_limit"),
         cpu_limit: limit("cpu_limit"),

@@ -48,6 +48,7 @@ impl Memory {
                 none: true,
                 host: false,
                 bridge: false,
+                policy: false,
             },
             // Limits that are not enforced are reported, never passed over.
             memory_limit: Enforcement::NotEnforced,

@@ -15,6 +15,7 @@ mod enter;
 pub(crate) mod ids;
 mod kept_owner;
 mod landlock;
+mod local_route;
 mod mask;
 mod mount_point;
 mod name_resolution;
@@ -318,7 +319,7 @@ impl Drop for Child {
 fn clone(spec: &Spec, plan: &mut cgroup::CgroupPlan) -> StepResult<Cloned> {
     let mut flags =
         libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
-    if spec.network == NetworkNamespace::Private {
+    if spec.network.is_own() {
         flags |= libc::CLONE_NEWNET;
     }
     if let Some(group) = plan.unified() {
@@ -334,6 +335,7 @@ fn clone(spec: &Spec, plan: &mut cgroup::CgroupPlan) -> StepResult<Cloned> {
 pub(crate) fn network_name(network: NetworkNamespace) -> &'static str {
     match network {
         NetworkNamespace::Private => "none",
+        NetworkNamespace::Policy => "policy",
         NetworkNamespace::Host => "host",
     }
 }

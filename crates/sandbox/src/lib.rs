@@ -54,7 +54,9 @@ pub use report::{
     AppliedLimits, DirectoryAccess, EnforcementReport, IdMapping, Landlock, LimitMechanism, Probe,
     ProbeItem,
 };
-pub use spec::{Bind, Init, Method, NetworkNamespace, ProtectedPath, ResourceLimits, Spec};
+pub use spec::{
+    Bind, Init, Method, NetworkNamespace, ProtectedPath, ResourceLimits, SYNTHETIC_ADDRESSES, Spec,
+};
 
 #[cfg(target_os = "linux")]
 pub use {

@@ -1,5 +1,6 @@
 //! The specification of a sandbox.
 
+use std::net::Ipv4Addr;
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -69,9 +70,23 @@ pub enum NetworkNamespace {
     /// One of the sandbox's own, with nothing but loopback.
     #[serde(rename = "none")]
     Private,
+    /// The same for programs that reach other hosts through a process inside: with local addresses to give to
+    /// names ([`SYNTHETIC_ADDRESSES`]), and a resolver on loopback in `resolv.conf`.
+    Policy,
     /// The host's, including the services on its loopback address.
     Host,
 }
+
+impl NetworkNamespace {
+    /// Whether it is not the host's.
+    pub(crate) fn is_own(self) -> bool {
+        self != Self::Host
+    }
+}
+
+/// The base and the bits of the prefix of the addresses that are local with [`NetworkNamespace::Policy`]. No host
+/// of the internet has one of them: they are reserved for benchmarks.
+pub const SYNTHETIC_ADDRESSES: (Ipv4Addr, u8) = (Ipv4Addr::new(198, 18, 0, 0), 15);
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -4,6 +4,10 @@
 pub const RELAY_DIR_PATH: &str = "/mcp";
 /// The socket on which the supervisor and the agents' MCP servers reach the server.
 pub const RELAY_SOCKET_PATH: &str = "/mcp/relay.sock";
+/// The socket on which the tunnel of a container with the network `policy` reaches the gate.
+pub const EGRESS_SOCKET_PATH: &str = "/mcp/egress.sock";
+/// The variable of PID 1 that names that socket; without it there is no tunnel.
+pub const EGRESS_SOCKET_VARIABLE: &str = "OUBLIETTE_EGRESS_SOCKET";
 /// The program that is PID 1 and the agents' MCP server.
 pub const CLIENT_PATH: &str = "/usr/local/bin/oubliette-client";
 

@@ -414,7 +414,7 @@ impl SmallHome {
     fn free_bytes(&self) -> u64 {
         let root = format!("/proc/{}/root", self.namespace.id());
         let home = self.home.path().strip_prefix("/").unwrap();
-        let disk = rustix::fs::statvfs(&Path::new(&root).join(home)).unwrap();
+        let disk = rustix::fs::statvfs(Path::new(&root).join(home)).unwrap();
         disk.f_bavail * disk.f_frsize
     }
 

@@ -12,8 +12,10 @@ enum Class {
     GlobalWrite,
     ProjectRead,
     ProjectWrite,
+    /// Settings of a project that its own tokens may not change.
+    ProjectSettings,
 }
-use Class::{Admin, GlobalRead, GlobalWrite, ProjectRead, ProjectWrite};
+use Class::{Admin, GlobalRead, GlobalWrite, ProjectRead, ProjectSettings, ProjectWrite};
 
 const CONTRACT: &[(&str, Class)] = &[
     ("project_create", GlobalWrite),
@@ -63,6 +65,9 @@ const CONTRACT: &[(&str, Class)] = &[
     ("credential_remove", Admin),
     ("config_limits", ProjectRead),
     ("caller_tool_response", ProjectWrite),
+    ("network_check", ProjectRead),
+    ("network_log", ProjectRead),
+    ("network_allow", ProjectSettings),
     ("image_rebuild", GlobalWrite),
     ("audit_list", Admin),
 ];
@@ -87,12 +92,12 @@ fn expected(scope: &str, class: Class, which: Which) -> Decision {
     let read_only = scope.ends_with(":ro") || scope == "read";
     let class_allowed = match class {
         Admin => scope == "admin",
-        GlobalWrite => !bound && !read_only,
+        GlobalWrite | ProjectSettings => !bound && !read_only,
         GlobalRead => true,
         ProjectWrite => !read_only,
         ProjectRead => true,
     };
-    let about_project = matches!(class, ProjectRead | ProjectWrite);
+    let about_project = matches!(class, ProjectRead | ProjectWrite | ProjectSettings);
     match (class_allowed, about_project, which) {
         (false, _, _) => Decision::Refused,
         (true, true, Which::Missing) => Decision::NotFound,
@@ -158,6 +163,7 @@ fn arguments(operation: &str, project: &str, named: &str) -> Value {
         "workspace_read" => json!({ "project_id": project, "path": "x" }),
         "workspace_write" => json!({ "project_id": project, "path": "x", "content": "" }),
         "image_rebuild" => json!({ "container_type": "base" }),
+        "network_check" | "network_allow" => json!({ "project_id": project, "host": "a.invalid" }),
         "container_exec" => json!({ "project_id": project, "command": "true" }),
         "project_list" | "project_options" | "token_list" | "audit_list" => json!({}),
         _ => json!({ "project_id": project }),

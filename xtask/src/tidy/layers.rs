@@ -19,6 +19,7 @@ const LAYERS: &[&str] = &[
     "trees",
     "checkpoints",
     "sandbox",
+    "gate",
     "client",
     "demo-agent",
     "runtime",

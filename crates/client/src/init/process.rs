@@ -1,6 +1,7 @@
 //! One process: its start, input, output and exit.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -57,6 +58,7 @@ impl Process {
     pub(super) fn start(
         start: &Start,
         user: Option<User>,
+        environment: &BTreeMap<String, String>,
         spool_directory: &Path,
         tag: ProcessTag,
         spawner: &Spawner,
@@ -82,7 +84,9 @@ impl Process {
         }
         .and_then(|stdio| stdio.give_to(user))
         .map_err(|error| other("cannot create pipes", error))?;
-        let command = stdio.command(start, user)?;
+        let mut command = stdio.command(start, user)?;
+        let missing = |(name, _): &(&String, &String)| !start.env.contains_key(*name);
+        command.envs(environment.iter().filter(missing));
         let program = start.argv.first().map_or("", String::as_str);
         let pid = tag
             .apply(|| spawner.spawn(command, start.isolated))

@@ -23,6 +23,8 @@ pub(super) struct ProcessTable {
     spool_directory: PathBuf,
     /// The user of processes whose start names none.
     user: Option<User>,
+    /// Variables of processes whose start does not set them.
+    environment: BTreeMap<String, String>,
     tags: ProcessTags,
     spawner: Spawner,
     pub(super) boot_id: String,
@@ -38,11 +40,13 @@ impl ProcessTable {
         spool_directory: &Path,
         boot_id: &str,
         user: Option<User>,
+        environment: BTreeMap<String, String>,
         spawner: Spawner,
     ) -> Self {
         Self {
             spool_directory: spool_directory.to_owned(),
             user,
+            environment,
             tags: ProcessTags::new(),
             spawner,
             boot_id: boot_id.to_owned(),
@@ -72,6 +76,7 @@ impl ProcessTable {
         let process = Process::start(
             start,
             start.user.or(self.user),
+            &self.environment,
             &self.spool_directory,
             self.tags.allocate(),
             &self.spawner,

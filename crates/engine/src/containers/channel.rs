@@ -1,9 +1,12 @@
 //! Channels to containers into which no socket of the host can be mounted: the runtime runs a program
 //! in the container, and all connections of the container travel over its input and output.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use oubliette_model::Network;
 use oubliette_runtime::{ContainerId, Program, RunState};
+use oubliette_store::Project;
 use oubliette_wire::CLIENT_PATH;
 use oubliette_wire::mux::{MuxSession, answer_challenge};
 use tokio::sync::mpsc;
@@ -25,8 +28,34 @@ impl Containers<'_> {
         let directory = self.make_relay_dir(id)?;
         let mounts_socket = self.mounts_sockets().await?;
         let listeners = self.state().relay_listeners()?;
-        let directory = mounts_socket.then_some(&*directory);
-        Ok(listeners.open(id, directory).await?)
+        listeners
+            .open(id, mounts_socket.then_some(&*directory))
+            .await?;
+        if mounts_socket {
+            self.open_gate(id, directory).await?;
+        }
+        Ok(())
+    }
+
+    /// Has the gate take the connections of a container with the network `policy`.
+    async fn open_gate(self, id: &ContainerId, directory: PathBuf) -> Result<()> {
+        let Some(project) = self.project_of(id).await? else {
+            return Ok(());
+        };
+        if self.network_setting(&project).await? == Network::Policy {
+            let network = self.engine.network();
+            network.register(id, &project, directory).await?;
+        }
+        Ok(())
+    }
+
+    /// The project of a container in the store.
+    pub(crate) async fn project_of(self, id: &ContainerId) -> Result<Option<Project>> {
+        let store = self.engine.store();
+        match store.container(id.as_str()).await? {
+            Some(stored) => Ok(store.project(stored.project_id).await?),
+            None => Ok(None),
+        }
     }
 
     pub(super) async fn mounts_sockets(self) -> Result<bool> {

@@ -132,6 +132,7 @@ impl Containers<'_> {
             self.state().mark_ended(id);
             self.state().set_outdated(id, false);
         }
+        self.engine.network().unregister(id).await;
         Ok(is_running)
     }
 
@@ -189,6 +190,7 @@ impl Containers<'_> {
             runtime.remove(id).await?;
         }
         state.mark_ended(id);
+        self.engine.network().unregister(id).await;
         if let Ok(listeners) = state.relay_listeners() {
             listeners.close(id);
         }

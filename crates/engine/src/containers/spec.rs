@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use oubliette_model::{Network as NetworkSetting, WorkspaceId};
-use oubliette_runtime::{
-    ContainerId, ContainerLimits, ContainerSpec, ImageSource, Init, Mount, Network,
-};
+use oubliette_model::{Network, WorkspaceId};
+use oubliette_runtime::{ContainerId, ContainerLimits, ContainerSpec, ImageSource, Init, Mount};
 use oubliette_store::{Container, Project};
-use oubliette_wire::{CLIENT_PATH, RELAY_DIR_PATH};
+use oubliette_wire::{CLIENT_PATH, EGRESS_SOCKET_PATH, EGRESS_SOCKET_VARIABLE, RELAY_DIR_PATH};
 
 use super::{ContainerScope, Containers};
 use crate::workspaces::path_in_container;
@@ -99,6 +97,11 @@ impl Containers<'_> {
             ("OUBLIETTE_CONTAINER_ID".to_owned(), id.to_string()),
             (CONTAINER_KEY_VARIABLE.to_owned(), key.reveal().to_owned()),
         ]);
+        let network = self.network(project).await?;
+        if network == Network::Policy {
+            let socket = EGRESS_SOCKET_PATH.to_owned();
+            env.insert(EGRESS_SOCKET_VARIABLE.to_owned(), socket);
+        }
         if !mounts_socket {
             env.insert("OUBLIETTE_CARRIED".to_owned(), "1".to_owned());
         }
@@ -109,7 +112,7 @@ impl Containers<'_> {
             mounts,
             protected,
             hostname: "oubliette".to_owned(),
-            network: self.network(own.network).await?,
+            network,
             limits: ContainerLimits {
                 memory_bytes: Some(
                     u64::from(own.limits.memory_mb.unwrap_or(settings.limits.memory_mb)) << 20,
@@ -152,19 +155,43 @@ impl Containers<'_> {
         }
     }
 
-    async fn network(self, setting: Option<NetworkSetting>) -> Result<Network> {
+    /// The network that the containers of a project get when they start.
+    pub(crate) async fn network_setting(self, project: &Project) -> Result<Network> {
+        let chosen = project.settings.network;
+        let chosen = chosen.or(self.engine.settings().network.default);
+        if let Some(chosen) = chosen {
+            return Ok(chosen);
+        }
+        let runtime = self.runtime().await?;
+        let has_bridge = runtime.capabilities().networks.bridge;
+        Ok(if has_bridge {
+            Network::Bridge
+        } else {
+            Network::Host
+        })
+    }
+
+    async fn network(self, project: &Project) -> Result<Network> {
+        let network = self.network_setting(project).await?;
         let runtime = self.runtime().await?;
         let capabilities = runtime.capabilities();
         let supported = capabilities.networks;
-        let (network, is_supported) = match setting {
-            Some(NetworkSetting::None) => (Network::None, supported.none),
-            Some(NetworkSetting::Host) => (Network::Host, supported.host),
-            Some(NetworkSetting::Bridge) => (Network::Bridge, supported.bridge),
-            None if supported.bridge => (Network::Bridge, true),
-            None => (Network::Host, supported.host),
+        let is_supported = match network {
+            Network::None => supported.none,
+            Network::Host => supported.host,
+            Network::Bridge => supported.bridge,
+            Network::Policy => supported.policy,
         };
         if is_supported {
             return Ok(network);
+        }
+        if network == Network::Policy {
+            return Err(EngineError::invalid(format!(
+                "the runtime `{}` has no network `policy` here: it needs a socket of this machine in the container, \
+                 which macOS `container`, engines on other machines and `docker.channel` do not have; use another \
+                 network",
+                capabilities.name
+            )));
         }
         Err(EngineError::invalid(format!(
             "the runtime `{}` does not support that network; `project_options` lists the networks it \

@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
 
 use oubliette_model::{
-    BranchPattern, EnvValue, GitIdentity, Level, MIN_SECRET_BYTES, McpServer, Network,
-    ProjectSettings, Scope, ToolStyle, may_grant, nearest, quoted,
+    BranchPattern, EnvValue, GitIdentity, HostPattern, Level, MIN_SECRET_BYTES, McpServer, Network,
+    NetworkPolicy, ProjectSettings, Scope, ToolStyle, may_allow_private_addresses, may_grant,
+    nearest, quoted,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::error::did_you_mean;
-use crate::{Actor, Engine, EngineError, Result, agents};
+use crate::{Actor, Engine, EngineError, Result, agents, network};
 
 /// Of all secrets in the environment of a project.
 const MAX_ENV_SECRET_BYTES: usize = 256 << 10;
@@ -50,8 +51,14 @@ pub(super) struct SettingsParams {
     container_type: Option<String>,
     /// Container network.
     ///
-    /// `none`, `host` or `bridge`. Project tokens cannot set this.
+    /// `policy`, `none`, `host` or `bridge`. Project tokens cannot set this.
     network: Option<Network>,
+    /// What the network `policy` allows.
+    ///
+    /// `{preset: open|strict, presets: [models, git, npm, pypi, crates, go, apt], allow: [host[:port]], deny: […]}`.
+    /// Replaces the previous one. Project tokens cannot set this.
+    #[schemars(extend("x-unlisted" = true))]
+    network_policy: Option<NetworkPolicy>,
     /// Container memory.
     ///
     /// In MB. Project tokens cannot set this.
@@ -128,6 +135,7 @@ impl SettingsParams {
     pub(super) fn first_restricted(&self) -> Option<&'static str> {
         [
             ("network", self.network.is_some()),
+            ("network_policy", self.network_policy.is_some()),
             ("memory_mb", self.memory_mb.is_some()),
             ("cpus", self.cpus.is_some()),
             ("max_processes", self.max_processes.is_some()),
@@ -179,6 +187,9 @@ impl SettingsParams {
         set(&mut settings.reasoning, &self.reasoning);
         set(&mut settings.container_type, &self.container_type);
         set(&mut settings.network, &self.network);
+        if let Some(policy) = &self.network_policy {
+            set_network_policy(settings, policy, actor);
+        }
         set(&mut settings.limits.memory_mb, &self.memory_mb);
         set(&mut settings.limits.cpus, &self.cpus);
         set(&mut settings.limits.max_processes, &self.max_processes);
@@ -255,6 +266,9 @@ impl SettingsParams {
             4_194_304.0,
         )?;
         check_range("cpus", self.cpus, 0.01, 1024.0)?;
+        self.network_policy
+            .as_ref()
+            .map_or(Ok(()), network::Network::check_policy)?;
         check_disk_limit(self.disk_mb)?;
         check_range(
             "max_processes",
@@ -378,6 +392,16 @@ pub(super) fn changed_container_settings(
     .into_iter()
     .filter_map(|(name, is_changed)| is_changed.then_some(name))
     .collect()
+}
+
+/// Replaces the policy. Entries that an admin made stay an admin's when others keep them.
+fn set_network_policy(settings: &mut ProjectSettings, policy: &NetworkPolicy, actor: &Actor) {
+    let is_from_agent = actor.session.is_some() || actor.unattached;
+    let by_admin = may_allow_private_addresses(actor.scope, is_from_agent);
+    let before = std::mem::take(&mut settings.network_allowed_by_admin);
+    let is_admins = |pattern: &&HostPattern| by_admin || before.contains(pattern);
+    settings.network_allowed_by_admin = policy.allow.iter().filter(is_admins).cloned().collect();
+    settings.network_policy = Some(policy.clone());
 }
 
 fn stored_bytes(settings: &ProjectSettings) -> Result<usize> {

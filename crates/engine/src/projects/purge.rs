@@ -21,6 +21,7 @@ impl Projects<'_> {
         }
         self.engine.checkpoints().forget_project(id);
         self.engine.parts.credentials.forget_project(id).await?;
+        self.engine.network().remove_journal(id)?;
         self.engine.store().delete_project(id).await?;
         containers.forget_disk_usage(id);
         Ok(())

@@ -32,7 +32,7 @@ impl Operation for Update {
     const NAME: &'static str = "project_update";
     const ABOUT: &'static str = "Change settings; omitted ones stay.\n\n\
          The repository and `workspace_isolation` cannot be changed after creation. Project tokens cannot \
-         change limits, `network`, `agent_scope` or the name, nor add `credential_refs`. Agents cannot \
+         change limits, `network`, `network_policy`, `agent_scope` or the name, nor add `credential_refs`. Agents cannot \
          change `autonomy` or `protected_paths` of a project that bounds their own tree.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
@@ -80,6 +80,7 @@ impl Operation for Update {
                         .containers()
                         .apply_settings(&project, &before.protected_paths, changed)
                         .await;
+                    engine.network().refresh(&project).await;
                     let view = ProjectView::new(*project, engine);
                     return Ok(view.with_restart_needed(restart_needed));
                 }

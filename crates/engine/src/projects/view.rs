@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use oubliette_model::{
-    BranchPattern, EnvValue, GitIdentity, Level, MIN_SECRET_BYTES, Network, ProjectId, Scope,
-    ToolStyle,
+    BranchPattern, EnvValue, GitIdentity, Level, MIN_SECRET_BYTES, Network, NetworkPolicy,
+    ProjectId, Scope, ToolStyle,
 };
 use oubliette_store::Project;
 use schemars::JsonSchema;
@@ -40,6 +40,8 @@ pub(crate) struct ProjectView {
     container_type: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     network: Option<Network>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network_policy: Option<NetworkPolicy>,
     memory_mb: u32,
     cpus: f64,
     max_processes: u32,
@@ -123,6 +125,7 @@ impl ProjectView {
             reasoning: settings.reasoning,
             container_type: settings.container_type.unwrap_or_else(|| "base".to_owned()),
             network: settings.network,
+            network_policy: settings.network_policy,
             memory_mb: settings.limits.memory_mb.unwrap_or(defaults.memory_mb),
             cpus: settings.limits.cpus.unwrap_or(defaults.cpus),
             max_processes: settings
@@ -204,6 +207,9 @@ pub(crate) struct ProjectSummary {
     description: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     agent: Option<String>,
+    /// Absent: the runtime's default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<Network>,
     /// The directory on the server's machine that is its default workspace.
     #[serde(skip_serializing_if = "Option::is_none")]
     mount: Option<String>,
@@ -219,6 +225,10 @@ impl ProjectSummary {
             name: project.name.to_string(),
             description: project.settings.description,
             agent: project.settings.agent,
+            network: project
+                .settings
+                .network
+                .or(engine.settings().network.default),
             mount: mount_of(project.id, engine),
             created_at: project.created_at.to_string(),
             updated_at: project.updated_at.to_string(),

@@ -54,6 +54,7 @@ impl FailingRuntime {
                     none: true,
                     host: true,
                     bridge: false,
+                    policy: false,
                 },
                 memory_limit: Enforcement::NotEnforced,
                 cpu_limit: Enforcement::NotEnforced,

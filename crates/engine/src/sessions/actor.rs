@@ -229,6 +229,7 @@ impl<'a> SessionActor<'a> {
                 self.interrupt().await?;
                 continue;
             }
+            self.log_denials().await?;
             if self.process.in_turn() || self.session.status == Status::Waiting {
                 return Ok(Next::Wait);
             }

@@ -8,6 +8,9 @@ use crate::doctor::Finding;
 use crate::executor::block_on;
 use crate::failure::Failure;
 
+/// Of those whose containers have the network `host`.
+const MAX_NAMED_PROJECTS: usize = 10;
+
 /// The findings about the running server, by what was checked.
 pub(super) fn run(access: &Access) -> Vec<(&'static str, Vec<Finding>)> {
     match block_on(ask(access)).flatten() {
@@ -21,6 +24,7 @@ async fn ask(access: &Access) -> Result<Vec<(&'static str, Vec<Finding>)>, Failu
     let client = Client::reconnect(&access.running_only()).await?;
     let options = client.call("project_options", Map::new()).await?;
     let credentials = client.call("credential_list", Map::new()).await?;
+    let projects = client.call("project_list", Map::new()).await?;
     client.close().await;
     let rows = |result: &Map<String, Value>, name: &str| {
         let rows = result.get(name).and_then(Value::as_array).cloned();
@@ -32,6 +36,10 @@ async fn ask(access: &Access) -> Result<Vec<(&'static str, Vec<Finding>)>, Failu
         (
             "containers",
             containers(configured, &rows(&options, "runtimes")),
+        ),
+        (
+            "project_networks",
+            host_networks(&rows(&options, "runtimes"), &rows(&projects, "projects")),
         ),
         ("agents", agents(&rows(&options, "agents"))),
         (
@@ -60,6 +68,36 @@ fn containers(configured: &str, runtimes: &[Value]) -> Vec<Finding> {
     let name = text(runtime, "name");
     vec![Finding::good(format!(
         "the server creates containers with the runtime `{name}`"
+    ))]
+}
+
+/// Names the projects whose containers share the network of this machine.
+fn host_networks(runtimes: &[Value], projects: &[Value]) -> Vec<Finding> {
+    let networks = runtimes.first().map(|runtime| &runtime["networks"]);
+    let Some(networks) = networks.filter(|networks| networks["host"] == true) else {
+        return Vec::new();
+    };
+    let is_default = networks["bridge"] == false;
+    let names: Vec<&str> = projects
+        .iter()
+        .filter(|project| {
+            project["network"] == "host" || (project["network"].is_null() && is_default)
+        })
+        .map(|project| text(project, "name"))
+        .collect();
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let shown = names.iter().take(MAX_NAMED_PROJECTS).copied();
+    let shown: Vec<&str> = shown.collect();
+    let others = match names.len() - shown.len() {
+        0 => String::new(),
+        count => format!(" and {count} others"),
+    };
+    vec![Finding::hint(format!(
+        "containers of {}{others} have the network `host` and reach every service on this machine's loopback address; \
+         `oubliette project update NAME --network policy` confines a project to what its policy allows",
+        shown.join(", ")
     ))]
 }
 

@@ -170,6 +170,15 @@ impl Transcript {
                 let line = format!("⑂ continues {} after turn {turn}", text("from_session_id"));
                 self.note(&line, Style::yellow)
             }
+            "network_denied" => {
+                let port = event["port"].as_u64().map(|port| format!(":{port}"));
+                let (host, reason) = (text("host"), text("reason"));
+                let port = port.unwrap_or_default();
+                self.note(
+                    &format!("· network: {host}{port} was denied ({reason})"),
+                    Style::yellow,
+                )
+            }
             "mode" => self.note(&format!("· mode {}", text("mode")), Style::dim),
             "log" => {
                 let line = format!("· {}", first_line(&text("message")));

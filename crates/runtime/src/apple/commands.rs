@@ -173,6 +173,11 @@ fn network(network: Network) -> Result<&'static str> {
     match network {
         Network::None => Ok("none"),
         Network::Bridge => Ok("default"),
+        Network::Policy => Err(RuntimeError::Unsupported(
+            "The apple runtime has no network `policy`: no socket of the host can be mounted into its \
+             containers; use `bridge` or `none`."
+                .to_owned(),
+        )),
         Network::Host => Err(RuntimeError::Unsupported(
             "The apple runtime has no network `host`; use `bridge` or `none`.".to_owned(),
         )),

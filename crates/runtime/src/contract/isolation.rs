@@ -69,6 +69,7 @@ pub(super) async fn a_network_that_is_not_offered_is_refused(
         (Network::None, offered.none),
         (Network::Host, offered.host),
         (Network::Bridge, offered.bridge),
+        (Network::Policy, offered.policy),
     ] {
         let mut container = TestContainer::new(runtime, fixture);
         container.spec.network = network;

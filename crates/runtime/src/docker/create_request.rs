@@ -17,6 +17,9 @@ use crate::{ContainerLimits, ContainerSpec, Mount, Network, Result, RuntimeError
 /// The engine refuses less than a hundredth of a processor.
 const MIN_CPUS: f64 = 0.01;
 
+/// Where a program in the container resolves names, with the network `policy`.
+const LOOPBACK_RESOLVER: &str = "127.0.0.1";
+
 /// The features of the engine that the request depends on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EngineFeatures {
@@ -132,6 +135,7 @@ fn host_config(spec: &ContainerSpec, host: EngineFeatures) -> Result<HostConfig>
             .filter(|_| host.limits_disk)
             .map(|bytes| HashMap::from([("size".to_owned(), bytes.to_string())])),
         network_mode: Some(network(spec.network)?.to_owned()),
+        dns: (spec.network == Network::Policy).then(|| vec![LOOPBACK_RESOLVER.to_owned()]),
         mounts: Some(mounts),
         cap_drop: Some(vec!["ALL".to_owned()]),
         cap_add: Some(
@@ -155,10 +159,12 @@ fn host_config(spec: &ContainerSpec, host: EngineFeatures) -> Result<HostConfig>
 
 fn network(network: Network) -> Result<&'static str> {
     match network {
-        Network::None => Ok("none"),
+        // The way out is a socket in a mounted directory.
+        Network::None | Network::Policy => Ok("none"),
         Network::Bridge => Ok("bridge"),
         Network::Host => Err(RuntimeError::Unsupported(
-            "The docker runtime has no network `host`; use `bridge` or `none`.".to_owned(),
+            "The docker runtime has no network `host`; use `policy`, `bridge` or `none`."
+                .to_owned(),
         )),
     }
 }

@@ -190,6 +190,7 @@ impl EngineClient {
                 none: true,
                 host: false,
                 bridge: true,
+                policy: same_kernel,
             },
             memory_limit: enforced(info.memory_limit),
             cpu_limit: enforced(info.cpu_cfs_quota),

@@ -27,7 +27,7 @@ use crate::launch::StepFailure;
 use crate::mounts::{self, RUN_SHARE, SHM_SHARE, TMP_SHARE, TargetKind, memory_share};
 use crate::record::{Process, Record};
 use crate::report::{DirectoryAccess, EnforcementReport, IdMapping, Landlock, LimitMechanism};
-use crate::spec::{Bind, NetworkNamespace, ProtectedPath, Spec};
+use crate::spec::{Bind, ProtectedPath, Spec};
 
 /// Executes its arguments after it has read a line.
 const WAIT_THEN_EXEC: &str = "read -r go && exec \"$@\" </dev/null";
@@ -162,7 +162,7 @@ impl Arguments {
             "--new-session",
         ]);
         self.add(["--as-pid-1", "--hostname", &spec.hostname]);
-        if spec.network == NetworkNamespace::Private {
+        if spec.network.is_own() {
             self.add(["--unshare-net"]);
         }
         if !spec.nested && supports_option(program, "--disable-userns") {

@@ -16,8 +16,8 @@ use rustix::thread::UnshareFlags;
 
 use super::channel::{Channel, ChildMessage};
 use super::{
-    Directories, Launch, Ready, StepContext, StepResult, devices, landlock, privileges, rootfs,
-    seccomp,
+    Directories, Launch, Ready, StepContext, StepResult, devices, landlock, local_route,
+    privileges, rootfs, seccomp,
 };
 use crate::mounts::{self, NODEV, NOEXEC, NOSUID, RDONLY};
 use crate::report::{IdMapping, Landlock};
@@ -69,8 +69,12 @@ fn enter(
     super::inject_fault("before pivot")?;
     let user_namespaces_refused = change_root(launch)?;
     rustix::system::sethostname(launch.spec.hostname.as_bytes()).step("set the host name")?;
-    if launch.spec.network == NetworkNamespace::Private {
+    if launch.spec.network.is_own() {
         sys::bring_loopback_up().step("bring the loopback interface up")?;
+    }
+    if launch.spec.network == NetworkNamespace::Policy {
+        // Without the route, names get addresses of the loopback network instead.
+        let _ = local_route::add();
     }
     super::inject_fault("after pivot")?;
 

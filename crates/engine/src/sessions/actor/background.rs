@@ -129,6 +129,32 @@ impl SessionActor<'_> {
         }
     }
 
+    /// Logs connections that were refused in the container while the turn runs.
+    pub(super) async fn log_denials(&mut self) -> Result<(), ActorError> {
+        let denials = self.engine.parts.network.denials.take(self.session.id);
+        let live = self
+            .process
+            .live
+            .as_ref()
+            .filter(|live| live.turn.is_some());
+        let Some(container) = live.map(|live| live.container_id(&self.project)) else {
+            return Ok(());
+        };
+        let own = denials
+            .into_iter()
+            .filter(|denial| denial.container == container.as_str());
+        let mut is_any = false;
+        for denial in own {
+            is_any = true;
+            self.step.events.push(Event::NetworkDenied {
+                host: denial.host,
+                port: (denial.port > 0).then_some(denial.port),
+                reason: denial.reason,
+            });
+        }
+        if is_any { self.commit().await } else { Ok(()) }
+    }
+
     /// When the silence of the agent has to be logged.
     pub(super) fn silence_notice_deadline(&self) -> Option<Instant> {
         let live = self.process.live.as_ref()?;

@@ -57,6 +57,10 @@ impl Redactor {
                 self.redact_string(text);
                 self.redact_optional(error);
             }
+            Event::NetworkDenied { host, reason, .. } => {
+                self.redact_string(host);
+                self.redact_string(reason);
+            }
             Event::Usage { model, .. } => self.redact_optional(model),
             Event::Error { message } | Event::Log { message, .. } => self.redact_string(message),
             Event::PermissionAnswer { .. }

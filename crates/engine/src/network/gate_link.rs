@@ -1,0 +1,181 @@
+//! The task that speaks to the gate: it finds or starts one when a container needs it, tells it what it should have,
+//! and starts another when it dies.
+
+use std::io;
+use std::time::Duration;
+
+use oubliette_gate::{ControlClient, Denial, own_build};
+use tokio::sync::{mpsc, oneshot};
+
+use super::Network;
+use crate::Engine;
+
+/// Denials that wait to be put into the logs of sessions.
+const MAX_QUEUED_DENIALS: usize = 256;
+const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// How often a gate of an earlier build, which had open connections, is asked again to end.
+const REPLACEMENT_INTERVAL: Duration = Duration::from_secs(30);
+
+/// A change of what the gate should have, which is in the state already.
+#[derive(Debug)]
+pub(super) enum Change {
+    Set {
+        id: String,
+        reply: oneshot::Sender<io::Result<()>>,
+    },
+    Remove {
+        id: String,
+    },
+}
+
+impl Engine {
+    /// Speaks to the gate until the engine stops. The gate goes on.
+    pub(crate) async fn run_gate_link(&self) {
+        let Some(mut changes) = self.parts.network.changes_receiver.lock().take() else {
+            return;
+        };
+        let (denials, mut received) = mpsc::channel(MAX_QUEUED_DENIALS);
+        let recording = async {
+            while let Some(denial) = received.recv().await {
+                self.network().record_denial(denial).await;
+            }
+        };
+        let linking = async {
+            let mut interval = MIN_RETRY_INTERVAL;
+            let mut waiting = Vec::new();
+            loop {
+                if self.network().has_nothing_registered() {
+                    match changes.recv().await {
+                        Some(change) => waiting.push(change),
+                        None => return,
+                    }
+                }
+                match self
+                    .network()
+                    .link(&denials, &mut changes, &mut waiting)
+                    .await
+                {
+                    Ok(()) => interval = MIN_RETRY_INTERVAL,
+                    Err(error) => {
+                        tracing::warn!(%error, "no connection to the gate");
+                        let text = error.to_string();
+                        for change in waiting.drain(..) {
+                            if let Change::Set { reply, .. } = change {
+                                let _ = reply.send(Err(io::Error::other(text.clone())));
+                            }
+                        }
+                        tokio::time::sleep(interval).await;
+                        interval = (interval * 2).min(MAX_RETRY_INTERVAL);
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            () = recording => {}
+            () = linking => {}
+        }
+    }
+}
+
+impl Network<'_> {
+    fn has_nothing_registered(self) -> bool {
+        self.state().registrations.lock().is_empty()
+    }
+
+    /// Connects, brings the gate up to date, and passes changes on until the gate ends or is not needed. Changes that
+    /// are not confirmed yet stay in `waiting`.
+    async fn link(
+        self,
+        denials: &mpsc::Sender<Denial>,
+        changes: &mut mpsc::Receiver<Change>,
+        waiting: &mut Vec<Change>,
+    ) -> io::Result<()> {
+        if self.has_nothing_registered() {
+            waiting.clear();
+            return Ok(());
+        }
+        let command = self.gate_command();
+        let mut client = ControlClient::connect_or_start(&command, denials.clone()).await?;
+        client
+            .configure(self.engine.settings().network.resolver)
+            .await?;
+        let registrations = self.state().registrations.lock().clone();
+        client.keep(registrations.keys().cloned().collect()).await?;
+        for (id, registration) in registrations {
+            // One whose directory is gone must not keep the others from working.
+            if let Err(error) = client.set(registration).await {
+                tracing::warn!(container = id, %error, "the gate does not take a container");
+            }
+        }
+        client.subscribe().await?;
+        for change in waiting.drain(..) {
+            self.confirm(&mut client, change).await;
+        }
+        let mut is_outdated = client.status().await?.build != own_build();
+        loop {
+            let replacement = async {
+                match is_outdated {
+                    true => tokio::time::sleep(REPLACEMENT_INTERVAL).await,
+                    false => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                change = changes.recv() => {
+                    let Some(change) = change else { return Ok(()) };
+                    if !self.pass_on(&mut client, change, waiting).await || self.has_nothing_registered() {
+                        return Ok(());
+                    }
+                }
+                () = client.wait_for_end() => {
+                    tracing::warn!("the gate has ended; starting another");
+                    return Ok(());
+                }
+                () = replacement => {
+                    let only_if_idle = true;
+                    if client.stop(only_if_idle).await.is_ok() {
+                        return Ok(());
+                    }
+                    is_outdated = true;
+                }
+            }
+        }
+    }
+
+    /// Replies to a change that the gate has been told of with all others.
+    async fn confirm(self, client: &mut ControlClient, change: Change) {
+        if let Change::Set { id, reply } = change {
+            let _ = reply.send(self.set(client, &id).await);
+        }
+    }
+
+    /// Tells the gate of one change; false if the gate has ended, and the change waits for the next.
+    async fn pass_on(
+        self,
+        client: &mut ControlClient,
+        change: Change,
+        waiting: &mut Vec<Change>,
+    ) -> bool {
+        match change {
+            Change::Remove { id } => client.remove(&id).await.is_ok(),
+            Change::Set { id, reply } => {
+                let result = self.set(client, &id).await;
+                if result.is_err() && client.status().await.is_err() {
+                    waiting.push(Change::Set { id, reply });
+                    return false;
+                }
+                let _ = reply.send(result);
+                true
+            }
+        }
+    }
+
+    async fn set(self, client: &mut ControlClient, id: &str) -> io::Result<()> {
+        let registration = self.state().registrations.lock().get(id).cloned();
+        match registration {
+            Some(registration) => client.set(registration).await,
+            // Removed meanwhile.
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! One connection of a container: the request, the decision, the connection to the host, the bytes.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use oubliette_model::{Host, NetworkRules, quoted};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+
+use crate::container::{ContainerGate, Gate, MAX_CONTAINER_CONNECTIONS};
+use crate::copy::{CopyError, Counters, check_server_name, copy_both_ways};
+use crate::host_address::is_local;
+use crate::journal::{JournalEntry, JournalEvent};
+use crate::lines::{LineReader, write_line};
+use crate::protocol::{MAX_LINE_BYTES, RefusalKind, Reply, Request, Way};
+
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// For the other names that a container looks up.
+const LOOKUP_WAIT_TIMEOUT: Duration = Duration::from_secs(20);
+/// For each address of a host.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// For all of them together.
+const ALL_CONNECTS_TIMEOUT: Duration = Duration::from_secs(30);
+/// A host that does not answer for so long is asked whether it still knows the connection.
+const KEEPALIVE_TIME: Duration = Duration::from_secs(60);
+
+/// Serves a connection in a task of its own, unless its container has too many.
+pub(crate) fn spawn(gate: &Arc<Gate>, container: &Arc<ContainerGate>, stream: UnixStream) {
+    let (gate, container) = (gate.clone(), container.clone());
+    let own = container.connections.clone().try_acquire_owned();
+    let shared = gate.connections.clone().try_acquire_owned();
+    let (Ok(own), Ok(shared)) = (own, shared) else {
+        refuse_for_limit(stream);
+        return;
+    };
+    tokio::spawn(async move {
+        let closing = container.closing.clone();
+        let serving = serve(&gate, &container, stream, (own, shared));
+        closing.run_until_cancelled(serving).await;
+    });
+}
+
+/// Without a task: thousands of refused connections must cost nothing.
+fn refuse_for_limit(stream: UnixStream) {
+    let Ok(stream) = stream.into_std() else {
+        return;
+    };
+    let reply = Reply::Refused {
+        kind: RefusalKind::Limit,
+        reason: format!(
+            "this container has {MAX_CONTAINER_CONNECTIONS} connections open, which is the maximum; close some"
+        ),
+    };
+    if let Ok(mut line) = serde_json::to_vec(&reply) {
+        line.push(b'\n');
+        // The buffer of a new socket takes it at once.
+        let _ = io::Write::write(&mut &stream, &line);
+    }
+}
+
+async fn serve(
+    gate: &Arc<Gate>,
+    container: &Arc<ContainerGate>,
+    stream: UnixStream,
+    permits: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+) {
+    let mut requests = LineReader::new(stream, MAX_LINE_BYTES);
+    let Ok(Ok(Some(request))) = timeout(REQUEST_TIMEOUT, requests.next::<Request>()).await else {
+        return;
+    };
+    let (mut stream, rest) = requests.into_parts();
+    let rules = container.rules();
+    match request {
+        Request::Lookup { name } => {
+            let reply = lookup(&rules, &name);
+            if let Reply::Refused { reason, .. } = &reply {
+                let attempt = Attempt::new(gate, container, &name, 0, Way::Name);
+                attempt.record_denial(reason);
+            }
+            let _ = timeout(REQUEST_TIMEOUT, write_line(&mut stream, &reply)).await;
+        }
+        Request::Open { host, port, way } => {
+            let attempt = Attempt::new(gate, container, &host, port, way);
+            let opened = attempt.open(&rules, &host).await;
+            let (host, server, address) = match opened {
+                Ok(opened) => opened,
+                Err((kind, reason)) => {
+                    match kind {
+                        RefusalKind::Denied => attempt.record_denial(&reason),
+                        _ => attempt
+                            .record(JournalEvent::Failed, |entry| entry.rule = reason.clone()),
+                    }
+                    let reply = Reply::Refused { kind, reason };
+                    let _ = timeout(REQUEST_TIMEOUT, write_line(&mut stream, &reply)).await;
+                    return;
+                }
+            };
+            let rule = rules.decide(&host, port).rule;
+            attempt.record(JournalEvent::Opened, |entry| {
+                entry.rule = rule;
+                entry.address = Some(address);
+            });
+            let replied = timeout(REQUEST_TIMEOUT, write_line(&mut stream, &Reply::Opened)).await;
+            if matches!(replied, Ok(Ok(()))) {
+                attempt.carry(&rules, &host, stream, server, rest).await;
+            }
+        }
+    }
+    drop(permits);
+}
+
+/// Whether a name gets an address inside. The answer depends on the rules alone, so that a question carries nothing
+/// out.
+fn lookup(rules: &NetworkRules, name: &str) -> Reply {
+    match name.parse::<Host>() {
+        Ok(host @ Host::Name(_)) if rules.may_reach_some_port(&host) => Reply::Found {
+            ports: rules.named_ports(&host),
+        },
+        Ok(host) => Reply::Refused {
+            kind: RefusalKind::Denied,
+            reason: rules.decide(&host, 443).rule,
+        },
+        Err(why) => Reply::Refused {
+            kind: RefusalKind::Denied,
+            reason: why.to_string(),
+        },
+    }
+}
+
+/// A request for a connection.
+struct Attempt<'a> {
+    gate: &'a Arc<Gate>,
+    container: &'a Arc<ContainerGate>,
+    number: u64,
+    /// As it was asked for, bounded and printable.
+    shown_host: String,
+    port: u16,
+    way: Way,
+}
+
+impl<'a> Attempt<'a> {
+    fn new(
+        gate: &'a Arc<Gate>,
+        container: &'a Arc<ContainerGate>,
+        host: &str,
+        port: u16,
+        way: Way,
+    ) -> Self {
+        let shown_host = match host.parse::<Host>() {
+            Ok(host) => host.to_string(),
+            Err(_) => quoted(host),
+        };
+        Self {
+            gate,
+            container,
+            number: gate.next_connection_number(),
+            shown_host,
+            port,
+            way,
+        }
+    }
+
+    /// Decides, looks the name up, decides about each address, and connects to one of those. What is connected to is
+    /// the address that was decided about: the name is not looked up again.
+    async fn open(
+        &self,
+        rules: &NetworkRules,
+        host: &str,
+    ) -> Result<(Host, TcpStream, IpAddr), (RefusalKind, String)> {
+        let denied = |reason: String| (RefusalKind::Denied, reason);
+        let failed = |reason: String| (RefusalKind::Failed, reason);
+        let host: Host = host.parse().map_err(|why| denied(format!("{why}")))?;
+        if self.port == 0 {
+            return Err(denied("0 is not a port".to_owned()));
+        }
+        let verdict = rules.decide(&host, self.port);
+        if !verdict.is_allowed {
+            return Err(denied(verdict.rule));
+        }
+        let addresses = match &host {
+            Host::Address(address) => vec![*address],
+            Host::Name(name) => {
+                let waiting = timeout(LOOKUP_WAIT_TIMEOUT, self.container.lookups.acquire());
+                let Ok(Ok(_lookup)) = waiting.await else {
+                    let reason = "this container looks up too many names at once; try again";
+                    return Err((RefusalKind::Limit, reason.to_owned()));
+                };
+                self.gate.resolver.lookup(name).await.map_err(failed)?
+            }
+        };
+        let mut refusal = None;
+        let mut permitted = Vec::new();
+        for address in addresses {
+            let verdict = rules.decide_address(&host, self.port, address, is_local(address));
+            if verdict.is_allowed {
+                permitted.push(address);
+            } else {
+                refusal = Some(verdict.rule);
+            }
+        }
+        if permitted.is_empty() {
+            return Err(denied(refusal.unwrap_or_default()));
+        }
+        let connecting = connect(&permitted, self.port);
+        match timeout(ALL_CONNECTS_TIMEOUT, connecting).await {
+            Ok(Ok((stream, address))) => Ok((host, stream, address)),
+            Ok(Err(error)) => Err(failed(format!("{host}:{} {error}", self.port))),
+            Err(_) => Err(failed(format!("{host}:{} does not answer", self.port))),
+        }
+    }
+
+    async fn carry(
+        &self,
+        rules: &NetworkRules,
+        host: &Host,
+        client: UnixStream,
+        server: TcpStream,
+        first: Vec<u8>,
+    ) {
+        let counters = Counters::default();
+        let is_allowed = |named: &Host| rules.decide(named, self.port).is_allowed;
+        let may_name = |named: Option<&str>| check_server_name(host, named, is_allowed);
+        let recorder = ClosedRecorder {
+            attempt: self,
+            counters: &counters,
+        };
+        let copied = copy_both_ways(client, server, first, &counters, may_name).await;
+        if let Err(CopyError::Denied(reason)) = copied {
+            self.record_denial(&reason);
+        }
+        drop(recorder);
+    }
+
+    fn record_denial(&self, reason: &str) {
+        self.record(JournalEvent::Denied, |entry| entry.rule = reason.to_owned());
+        self.gate
+            .publish(self.container, &self.shown_host, self.port, reason);
+    }
+
+    fn record(&self, event: JournalEvent, fill: impl FnOnce(&mut JournalEntry)) {
+        let mut entry = JournalEntry {
+            container: self.container.id.clone(),
+            connection: Some(self.number),
+            host: self.shown_host.clone(),
+            port: (self.port > 0).then_some(self.port),
+            way: Some(self.way),
+            ..JournalEntry::new(event)
+        };
+        fill(&mut entry);
+        self.gate.journal.add(&self.container.project, entry);
+    }
+}
+
+/// Records the end of a connection also when its container is closed.
+struct ClosedRecorder<'a> {
+    attempt: &'a Attempt<'a>,
+    counters: &'a Counters,
+}
+
+impl Drop for ClosedRecorder<'_> {
+    fn drop(&mut self) {
+        let count = |counter: &std::sync::atomic::AtomicU64| Some(counter.load(Ordering::Relaxed));
+        self.attempt.record(JournalEvent::Closed, |entry| {
+            entry.sent_bytes = count(&self.counters.sent);
+            entry.received_bytes = count(&self.counters.received);
+        });
+    }
+}
+
+/// Connects to the first address that answers.
+async fn connect(addresses: &[IpAddr], port: u16) -> io::Result<(TcpStream, IpAddr)> {
+    let mut last = io::Error::other("has no address");
+    for address in addresses {
+        let connecting = TcpStream::connect(SocketAddr::new(*address, port));
+        match timeout(CONNECT_TIMEOUT, connecting).await {
+            Ok(Ok(stream)) => {
+                // Both only help; a connection works without them.
+                let _ = stream.set_nodelay(true);
+                let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
+                let _ = rustix::net::sockopt::set_tcp_keepidle(&stream, KEEPALIVE_TIME);
+                return Ok((stream, *address));
+            }
+            Ok(Err(error)) => last = error,
+            Err(_) => last = io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(last)
+}

@@ -1,0 +1,40 @@
+//! The one way out of a container with the network `policy`.
+//!
+//! The **gate** ([`process`]) is a process of its own on the host, one per data directory. It outlives the server:
+//! it has the rules of each container, and decides alone. It resolves names, checks every address, connects
+//! to one that was checked, and copies bytes. The **tunnel** ([`tunnel`]) is a process in each container: a resolver, listeners
+//! and an HTTP proxy on loopback, which carry connections to the gate over a socket. The gate trusts nothing that
+//! the tunnel says.
+//!
+//! This crate knows no engine, no store and no transport of the server.
+
+mod check;
+mod client_hello;
+mod connection;
+mod container;
+mod control;
+mod control_client;
+mod copy;
+mod dns;
+mod host_address;
+mod journal;
+mod lines;
+pub mod process;
+mod protocol;
+mod resolver;
+mod socket;
+#[cfg(target_os = "linux")]
+pub mod tunnel;
+
+pub use check::check;
+pub use control::{Denial, GateStatus, Registration};
+pub use control_client::{ControlClient, GateCommand, own_build, stop};
+pub use journal::{JOURNAL_DIR, JournalEntry, JournalEvent, journal_files, read_journal};
+pub use protocol::Way;
+pub use resolver::Resolver;
+
+/// The name of the socket in the directory that a container sees as `/mcp`.
+pub const EGRESS_SOCKET_NAME: &str = "egress.sock";
+/// Where the HTTP proxy of a container listens.
+pub const PROXY_ADDRESS: std::net::SocketAddrV4 =
+    std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 3128);

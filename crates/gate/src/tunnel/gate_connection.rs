@@ -1,0 +1,103 @@
+//! Connections to the gate, which may be away for a moment: replaced, or started again by the server.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::lines::{LineReader, write_line};
+use crate::protocol::{MAX_LINE_BYTES, RefusalKind, Reply, Request, Way};
+
+/// For a gate to be there.
+const GATE_TIMEOUT: Duration = Duration::from_secs(60);
+const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(10);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// For a decision and a connection; the gate's own timeouts are shorter together.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(90);
+
+#[derive(Debug)]
+pub(super) struct GateSocket {
+    path: PathBuf,
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) kind: RefusalKind,
+    pub(super) reason: String,
+}
+
+impl GateSocket {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// A connection to a host, with what has arrived of its bytes.
+    pub(super) async fn open(
+        &self,
+        host: &str,
+        port: u16,
+        way: Way,
+    ) -> Result<(UnixStream, Vec<u8>), Refusal> {
+        let host = host.to_owned();
+        match self.ask(&Request::Open { host, port, way }).await? {
+            (Reply::Opened, stream, rest) => Ok((stream, rest)),
+            (Reply::Refused { kind, reason }, ..) => Err(Refusal { kind, reason }),
+            (Reply::Found { .. }, ..) => Err(failed("the gate sent an unexpected reply")),
+        }
+    }
+
+    /// Whether a name may have an address, and which ports rules name for it.
+    pub(super) async fn look_up(&self, name: &str) -> Result<Vec<u16>, Refusal> {
+        let name = name.to_owned();
+        match self.ask(&Request::Lookup { name }).await? {
+            (Reply::Found { ports }, ..) => Ok(ports),
+            (Reply::Refused { kind, reason }, ..) => Err(Refusal { kind, reason }),
+            (Reply::Opened, ..) => Err(failed("the gate sent an unexpected reply")),
+        }
+    }
+
+    /// Asks again if the gate ends before it replies: no byte of a program was sent yet.
+    async fn ask(&self, request: &Request) -> Result<(Reply, UnixStream, Vec<u8>), Refusal> {
+        let deadline = Instant::now() + GATE_TIMEOUT;
+        let mut interval = MIN_RETRY_INTERVAL;
+        loop {
+            let asked = timeout(REPLY_TIMEOUT, self.ask_once(request)).await;
+            match asked {
+                Ok(Ok(reply)) => return Ok(reply),
+                Err(_) => return Err(failed("the gate does not reply")),
+                Ok(Err(_)) if Instant::now() >= deadline => {
+                    let reason = "the gate is away; it is back when the server runs again";
+                    return Err(failed(reason));
+                }
+                Ok(Err(_)) => {
+                    sleep(interval).await;
+                    interval = (interval * 2).min(MAX_RETRY_INTERVAL);
+                }
+            }
+        }
+    }
+
+    async fn ask_once(&self, request: &Request) -> io::Result<(Reply, UnixStream, Vec<u8>)> {
+        let mut stream = UnixStream::connect(&self.path).await?;
+        // A gate that refuses for its limits may have closed its end, and its reply can still be read.
+        let written = write_line(&mut stream, request).await;
+        let mut replies = LineReader::new(stream, MAX_LINE_BYTES);
+        match replies.next().await? {
+            Some(reply) => {
+                let (stream, rest) = replies.into_parts();
+                Ok((reply, stream, rest))
+            }
+            None => Err(written.err().unwrap_or(io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+}
+
+fn failed(reason: &str) -> Refusal {
+    Refusal {
+        kind: RefusalKind::Failed,
+        reason: reason.to_owned(),
+    }
+}

@@ -1,0 +1,131 @@
+//! Listeners for connections to the addresses that names have inside.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use super::Tunnel;
+use super::carry::carry;
+use crate::protocol::Way;
+
+/// SSH, HTTP, HTTPS and git, on every address. Other ports stay free for servers that agents start.
+const USUAL_PORTS: [u16; 4] = [22, 80, 443, 9418];
+/// Ports that rules name, each on the address of its name.
+const MAX_NAMED_LISTENERS: usize = 256;
+/// Connections that are open or being opened. The gate has a limit of its own, which is reached first.
+const MAX_CONNECTIONS: usize = 1024;
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
+
+#[derive(Debug)]
+pub(super) struct Listeners {
+    named: RefCell<HashSet<(Ipv4Addr, u16)>>,
+    connections: Rc<Semaphore>,
+}
+
+impl Default for Listeners {
+    fn default() -> Self {
+        Self {
+            named: RefCell::default(),
+            connections: Rc::new(Semaphore::new(MAX_CONNECTIONS)),
+        }
+    }
+}
+
+/// Listens on the usual ports.
+pub(super) fn start(tunnel: &Rc<Tunnel>) -> io::Result<()> {
+    for port in USUAL_PORTS {
+        listen(tunnel, Ipv4Addr::UNSPECIFIED, port)?;
+    }
+    Ok(())
+}
+
+/// Listens on the ports that rules name for the name with this address.
+pub(super) fn listen_for(tunnel: &Rc<Tunnel>, address: Ipv4Addr, ports: &[u16]) {
+    for port in ports {
+        let is_known = USUAL_PORTS.contains(port);
+        let mut named = tunnel.listeners.named.borrow_mut();
+        if is_known || named.len() >= MAX_NAMED_LISTENERS || !named.insert((address, *port)) {
+            continue;
+        }
+        drop(named);
+        // Taken by a server of the container on every address: the proxy is left.
+        if listen(tunnel, address, *port).is_err() {
+            tunnel
+                .listeners
+                .named
+                .borrow_mut()
+                .remove(&(address, *port));
+        }
+    }
+}
+
+fn listen(tunnel: &Rc<Tunnel>, address: Ipv4Addr, port: u16) -> io::Result<()> {
+    let listener = std::net::TcpListener::bind((address, port))?;
+    listener.set_nonblocking(true)?;
+    let listener = TcpListener::from_std(listener)?;
+    let tunnel = tunnel.clone();
+    tokio::task::spawn_local(async move {
+        loop {
+            match listener.accept().await {
+                Ok((client, _)) => serve(&tunnel, client),
+                Err(_) => tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await,
+            }
+        }
+    });
+    Ok(())
+}
+
+fn serve(tunnel: &Rc<Tunnel>, client: TcpStream) {
+    let target = client.local_addr().ok().and_then(|local| match local.ip() {
+        IpAddr::V4(address) => Some((tunnel.names.name_of(address)?, local.port())),
+        IpAddr::V6(_) => None,
+    });
+    let Some((name, port)) = target else {
+        reset(&client);
+        return;
+    };
+    let (places, tunnel) = (tunnel_connections(tunnel), tunnel.clone());
+    let connection = async move {
+        let _ = client.set_nodelay(true);
+        match tunnel.gate.open(&name, port, Way::Name).await {
+            Ok((server, first)) => carry(client, server, first).await,
+            Err(_) => reset(&client),
+        }
+    };
+    run_bounded(&places, connection);
+}
+
+/// The places of connections.
+pub(super) fn tunnel_connections(tunnel: &Tunnel) -> Rc<Semaphore> {
+    tunnel.listeners.connections.clone()
+}
+
+/// Runs a connection if there is a place for it. Returns whether there was.
+pub(super) fn run_bounded(
+    places: &Rc<Semaphore>,
+    connection: impl Future<Output = ()> + 'static,
+) -> bool {
+    if places.available_permits() == 0 {
+        return false;
+    }
+    let places = places.clone();
+    tokio::task::spawn_local(async move {
+        let Ok(_place) = places.try_acquire() else {
+            return;
+        };
+        connection.await;
+    });
+    true
+}
+
+/// The program sees an error instead of an empty reply.
+pub(super) fn reset(client: &TcpStream) {
+    let _ = sockopt::set_socket_linger(client, Some(Duration::ZERO));
+}

@@ -12,4 +12,5 @@ mod ps;
 mod sessions;
 mod stdio;
 mod transcripts;
+mod up_and_down;
 mod words;

@@ -1,7 +1,7 @@
 //! The reserve of the store: space that its files have already, kept for writes that free space.
 //!
-//! On a full disk other writes are refused before they use it. It is never given back to the disk, so nobody else
-//! can take it, and there is nothing to restore after a crash.
+//! On a full disk other writes are refused before they use it. It is never given back to the disk, so no other
+//! process can take it, and there is nothing to restore after a crash.
 
 use std::future::Future;
 

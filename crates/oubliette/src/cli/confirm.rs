@@ -86,7 +86,7 @@ pub(super) fn before(entry: &Entry, matches: &ArgMatches) -> Result<(), Failure>
     require_yes(&question.replace("{}", &named.join(" ")), matches)
 }
 
-/// Asks at a terminal, unless `--yes` was given. A no is a failure, and so is a question that nobody can answer.
+/// Asks at a terminal, unless `--yes` was given. A no is a failure, and so is a question without a terminal.
 pub(super) fn require_yes(question: &str, matches: &ArgMatches) -> Result<(), Failure> {
     if matches.get_flag(YES) {
         return Ok(());

@@ -87,7 +87,7 @@ pub(super) async fn with_request(
     }
 }
 
-/// The permission requests of a session that nobody has answered.
+/// The permission requests of a session that have no answer yet.
 async fn open_requests(client: &Client, session: &str) -> Result<Vec<Value>, Failure> {
     let mut since = -1;
     let mut open: Vec<Value> = Vec::new();

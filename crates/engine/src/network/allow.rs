@@ -17,9 +17,12 @@ const MAX_ATTEMPTS: usize = 20;
 pub(crate) struct Params {
     /// Project name or id.
     project_id: ProjectId,
-    /// Host name or address, `*.name` or a range; also with `:port`.
+    /// `host[:port]`.
+    ///
+    /// A name, `*.name`, an address or a range; without a port all of them.
     host: String,
     /// Port; default: all.
+    #[schemars(extend("x-unlisted" = true))]
     port: Option<u16>,
 }
 
@@ -35,9 +38,9 @@ pub(crate) struct Allow;
 
 impl Operation for Allow {
     const NAME: &'static str = "network_allow";
-    const ABOUT: &'static str = "Allow a host: adds it to `network_policy` of the project.\n\n\
-         For new connections of its containers with the network `policy`, at once. Addresses that are not public are \
-         reached only by rules that an admin token makes. Project tokens and agents cannot call this.";
+    const ABOUT: &'static str = "Allow a host.\n\n\
+         Adds it to `network_policy` of the project, for new connections of its containers with the network \
+         `policy`, at once. Addresses that are not public are reached only by rules that an admin token makes. Project tokens and agents cannot call this.";
     // Not of the class of projects: tokens of projects may not call it, so that their lists do not show it.
     const ACCESS: Access = Access::Global(Mode::Write);
     const FACE: Face = Face::Action;

@@ -13,9 +13,12 @@ const DEFAULT_PORT: u16 = 443;
 pub(crate) struct Params {
     /// Project name or id.
     project_id: ProjectId,
-    /// Host name or address, also with `:port`.
+    /// `host[:port]`.
+    ///
+    /// A name or an address.
     host: String,
     /// Port (443).
+    #[schemars(extend("x-unlisted" = true))]
     port: Option<u16>,
 }
 
@@ -35,8 +38,8 @@ pub(crate) struct Check;
 
 impl Operation for Check {
     const NAME: &'static str = "network_check";
-    const ABOUT: &'static str = "Whether containers may reach a host, and which rule decides.\n\n\
-         Connects to nothing. A name that the rules allow is looked up, because its addresses are decided about, too.";
+    const ABOUT: &'static str = "Whether containers may reach a host.\n\n\
+         The result names the rule that decides. Connects to nothing. A name that the rules allow is looked up, because its addresses are decided about, too.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;

@@ -15,8 +15,10 @@ pub(crate) struct Params {
     /// Project name or id.
     project_id: ProjectId,
     /// Session id: only its container, since its start.
+    #[schemars(extend("x-unlisted" = true))]
     session_id: Option<SessionId>,
     /// 1-1000 (100).
+    #[schemars(extend("x-unlisted" = true))]
     limit: Option<u32>,
 }
 
@@ -89,8 +91,8 @@ pub(crate) struct Log;
 
 impl Operation for Log {
     const NAME: &'static str = "network_log";
-    const ABOUT: &'static str = "What containers reached and what was denied, newest first.\n\n\
-         Only of containers with the network `policy`. The newest entries are kept, 2 to 4 MB for each project.";
+    const ABOUT: &'static str = "What was reached and denied.\n\n\
+         The newest first. Only of containers with the network `policy`. The newest entries are kept, 2 to 4 MB for each project.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;

@@ -41,6 +41,7 @@ pub(crate) struct ProjectView {
     #[serde(skip_serializing_if = "Option::is_none")]
     network: Option<Network>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
     network_policy: Option<NetworkPolicy>,
     memory_mb: u32,
     cpus: f64,

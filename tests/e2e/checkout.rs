@@ -86,6 +86,8 @@ impl User {
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", self.directory.path())
             .env("OUBLIETTE_HOME", self.server.home())
+            // The test starts and kills servers itself.
+            .env(support::NO_AUTOSTART.0, support::NO_AUTOSTART.1)
             .stdin(std::process::Stdio::null())
             .current_dir(directory);
         command

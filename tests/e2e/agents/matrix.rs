@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use oubliette_test_harness::scaled;
 use serde_json::{Value, json};
 use support::llm::Request;
 use support::{Llm, Modern, Server, agents, eventually};
@@ -11,7 +12,7 @@ use support::{Llm, Modern, Server, agents, eventually};
 use super::tables;
 
 /// Far longer than a part of an answer takes, on a busy machine too.
-const DELTA_TIMEOUT: Duration = Duration::from_secs(15);
+const DELTA_TIMEOUT: Duration = Duration::from_secs(30);
 /// Far longer than anything here takes, on a busy machine too.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(90);
 
@@ -124,7 +125,9 @@ impl<'a> AgentTrial<'a> {
     async fn has_first_words(&self) -> bool {
         let hello = |event: &Value| event["type"] == "delta" && event.to_string().contains("Hello");
         let early = self.admin.follow(&self.session, hello);
-        tokio::time::timeout(DELTA_TIMEOUT, early).await.is_ok()
+        tokio::time::timeout(scaled(DELTA_TIMEOUT), early)
+            .await
+            .is_ok()
     }
 
     /// The events of a turn, to its completion.

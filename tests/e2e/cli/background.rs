@@ -337,7 +337,7 @@ async fn an_idle_server_ends_itself_and_the_next_command_starts_another() {
     let home = FreshHome::new();
     let list = || {
         let mut command = home.command(&["project", "list"]);
-        command.env("OUBLIETTE_AUTOSTART__IDLE_SECONDS", "1");
+        command.env("OUBLIETTE_AUTOSTART__IDLE_SECONDS", "5");
         run(command)
     };
     assert!(list().await.status.success());

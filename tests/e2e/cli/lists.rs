@@ -96,13 +96,14 @@ async fn the_spinner_is_one_line_at_every_width_and_absent_in_a_pipe() {
     let server = sandbox();
     let home = server.home().to_owned();
     tokio::task::spawn_blocking(move || {
-        let prompt = "/sh : cargo test --workspace --all-features -- --nocapture; sleep 3";
+        let prompt = "/sh : cargo test --workspace --all-features -- --nocapture; sleep 6";
         let mut terminal = Pty::run(&home, (24, 60), &["run", prompt]);
         terminal.wait_for("cargo test");
-        let at = terminal.shown().len();
         terminal.resize(24, 40);
+        let at = terminal.shown().len();
         terminal.wait_for(" 2s");
         let shown = terminal.shown();
+        let at = shown.floor_char_boundary(at);
         let frames = |text: &str| -> Vec<String> {
             let frames = text.split("\r\u{1b}[K").skip(2);
             frames.map(str::to_owned).collect()

@@ -52,7 +52,7 @@ async fn commands_that_fail_to_start_are_killed_or_time_out_are_reported(runtime
     let killed = admin.exec(&id, "kill -9 $$").await;
     assert_eq!(killed["exit_code"], 137, "{killed}");
 
-    let slow = json!({ "command": "echo begun; trap '' TERM; sleep 1000", "timeout_seconds": 0.5 });
+    let slow = json!({ "command": "echo begun; trap '' TERM; sleep 1000", "timeout_seconds": 5 });
     let started = Instant::now();
     let ended = admin.exec_with(&id, slow).await;
     assert_eq!(
@@ -60,7 +60,7 @@ async fn commands_that_fail_to_start_are_killed_or_time_out_are_reported(runtime
         (&json!(true), &Value::Null)
     );
     assert_eq!(ended["stdout"], "begun\n");
-    assert!(started.elapsed() < Duration::from_secs(20));
+    assert!(started.elapsed() < Duration::from_secs(40));
     let left = admin
         .exec(&id, "ps 2>/dev/null | grep -c 'sleep 100[0]'; true")
         .await;
@@ -433,7 +433,7 @@ async fn a_named_command_without_a_caller_keeps_its_container_running(runtime: &
     let call = |name: &str| {
         json!({
             "project_id": id, "exec_id": name, "timeout_seconds": 60,
-            "command": format!("touch {name}; sleep 4; echo {name} is done"),
+            "command": format!("touch {name}; sleep 10; echo {name} is done"),
         })
     };
     // One whose caller leaves, and one whose server dies.

@@ -41,8 +41,10 @@ async fn an_unnamed_command_outlives_its_server_and_its_output_is_in_the_log(run
     );
     // More than the supervisor keeps: it ends only if a server reads on.
     let flood = "head -c 5000000 /dev/zero | tr '\\0' x; touch flooded";
-    let flooding = format!("while [ ! -e begun ]; do sleep 0.05; done; sleep 1; {flood}");
+    let flooding =
+        format!("touch flooding; while [ ! -e begun ]; do sleep 0.05; done; sleep 1; {flood}");
     let flooded = call_in_background(&admin, &id, json!({ "command": flooding }));
+    wait_for_file(&server, &id, "flooding").await;
     wait_for_file(&server, &id, "begun").await;
     server.kill();
     lost.await.unwrap();

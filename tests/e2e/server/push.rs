@@ -109,7 +109,7 @@ async fn the_owner_gets_every_event_on_the_stream_of_its_mcp_session() {
     admin.turn(&session, 3).await;
     let reading_to_the_end = tokio::time::timeout(Duration::from_millis(500), async {
         loop {
-            let chunk = silence.chunk().await.unwrap().unwrap_or_default();
+            let chunk = silence.chunk().await.unwrap().expect("the stream ended");
             let text = String::from_utf8_lossy(&chunk).into_owned();
             assert!(!text.contains("notifications/message"), "{text}");
         }
@@ -143,7 +143,7 @@ async fn only_the_owner_gets_events() {
     admin.turn(&session, 1).await;
     let reading_to_the_end = tokio::time::timeout(Duration::from_millis(500), async {
         loop {
-            let chunk = stream.chunk().await.unwrap().unwrap_or_default();
+            let chunk = stream.chunk().await.unwrap().expect("the stream ended");
             assert!(!String::from_utf8_lossy(&chunk).contains("Secret"));
         }
     });

@@ -37,7 +37,7 @@ async fn logged(admin: &Modern, session: &str, text: &str) -> bool {
 
 #[test(needs(sandbox))]
 async fn a_turn_without_progress_fails_and_the_session_goes_on() {
-    let (_server, admin, project) = with_settings("stalled_seconds = 1\ncancel_seconds = 1").await;
+    let (_server, admin, project) = with_settings("stalled_seconds = 4\ncancel_seconds = 8").await;
     let session = admin.spawn(&project, "/say half\n/sleep 600").await;
     assert_eq!(stalled(&admin, &session, 1).await["text"], "half");
     assert!(!logged(&admin, &session, "was killed").await);

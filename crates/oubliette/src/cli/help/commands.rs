@@ -14,6 +14,7 @@ pub(super) const NOUNS: &[(&str, &str)] = &[
     ("schedule", "Send prompts to agents at set times"),
     ("token", "Create, list and revoke API tokens"),
     ("credential", "Keys and logins that agents and git use"),
+    ("network", "Which hosts a project's containers may reach"),
     ("config", "Show the limits in force"),
     ("caller", "Answer an agent that calls a tool of yours"),
     ("image", "Rebuild container images"),
@@ -333,6 +334,27 @@ pub(super) const COMMANDS: &[CommandText] = &[
         "Remove a stored key or login",
         "Agents that run keep what they were started with. Asks first on a terminal.",
         &["oubliette credential remove work"],
+    ),
+    text(
+        "network_check",
+        "Show whether a project's containers may reach a host, and why",
+        "Nothing is connected to. A name that the rules allow is looked up, because its addresses are decided about, too.",
+        &["oubliette network check app registry.npmjs.org"],
+    ),
+    text(
+        "network_log",
+        "Show what a project's containers reached and what was denied",
+        "The newest first, of containers with the network `policy`.",
+        &["oubliette network log app"],
+    ),
+    text(
+        "network_allow",
+        "Let a project's containers reach a host",
+        "For new connections, at once. Addresses that are not public are reached only with the admin token.",
+        &[
+            "oubliette network allow app example.org",
+            "oubliette network allow app api.example.org:443",
+        ],
     ),
     text(
         "config_limits",

@@ -14,7 +14,10 @@ pub(super) const GROUPS: [(&str, &[&str]); 4] = [
             "run", "ps", "session", "diff", "apply", "fetch", "push", "cp", "schedule",
         ],
     ),
-    ("Projects", &["project", "workspace", "container", "image"]),
+    (
+        "Projects",
+        &["project", "workspace", "container", "network", "image"],
+    ),
     (
         "Agents, clients and access",
         &["agent", "credential", "mcp", "token", "config", "audit"],

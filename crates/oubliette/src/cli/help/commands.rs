@@ -320,6 +320,27 @@ pub(super) const COMMANDS: &[CommandText] = &[
         &["oubliette credential remove work"],
     ),
     text(
+        "network_check",
+        "Show whether a project's containers may reach a host, and why",
+        "Nothing is connected to. A name that the rules allow is looked up, because its addresses are decided about, too.",
+        &["oubliette network check app registry.npmjs.org"],
+    ),
+    text(
+        "network_log",
+        "Show what a project's containers reached and what was denied",
+        "The newest first, of containers with the network `policy`.",
+        &["oubliette network log app"],
+    ),
+    text(
+        "network_allow",
+        "Let a project's containers reach a host",
+        "For new connections, at once. Addresses that are not public are reached only with the admin token.",
+        &[
+            "oubliette network allow app example.org",
+            "oubliette network allow app api.example.org:443",
+        ],
+    ),
+    text(
         "config_limits",
         "Show the limits of agents: depth, number and cost",
         "Of one project or of all, and whether each is the default. With --session also what has been used of \

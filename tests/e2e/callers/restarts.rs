@@ -39,10 +39,17 @@ async fn a_restart_between_question_and_answer_loses_neither() {
     // The timeout is counted from the request, not from the start of the server, and its result
     // reaches the agent's client when it is connected again.
     let session = spawn(&admin, &project, "/tool myapp_slow_tool {}", tools).await;
-    asked(&admin, &session).await;
+    let request = asked(&admin, &session).await;
     let begun = Instant::now();
     server.kill();
     server.start_again();
+    let call = json!({ "session_id": session });
+    let shown = admin.call("session_events", call).await;
+    let pending = &shown.ok()["pending_caller_requests"][0];
+    assert!(
+        pending.is_null() || pending["expires_at"] == request["expires_at"],
+        "{pending}"
+    );
     let completion = admin.turn(&session, 1).await;
     assert_eq!(
         completion["text"],

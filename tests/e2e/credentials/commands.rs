@@ -98,7 +98,6 @@ async fn a_value_comes_from_the_input_a_file_or_a_variable_and_never_from_an_arg
             vec!["--value=sk-hunter2-hunter2"],
             "not accepted as an argument",
         ),
-        (vec![], "is not a terminal"),
         (vec!["--reference"], "--reference needs --env or --file"),
         (vec!["--env", "A", "--file", "b"], "cannot be used with"),
     ] {
@@ -111,6 +110,9 @@ async fn a_value_comes_from_the_input_a_file_or_a_variable_and_never_from_an_arg
             stderr(&refused)
         );
     }
+    let empty = with_input(home, &add, "").await;
+    assert_eq!(empty.status.code(), Some(1));
+    assert!(stderr(&empty).contains("the input is empty"));
     let login = ["credential", "add", "plan", "--kind", "codex_auth"];
     let refused = run_cli(home, &login).await;
     assert!(stderr(&refused).contains("--file, for example ~/.codex/auth.json"));

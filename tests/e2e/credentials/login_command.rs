@@ -52,7 +52,7 @@ async fn a_login_leaves_a_credential_and_nothing_else() {
         let (shown, code) = answer(&home, codex, "bad\r", failed);
         assert!(shown.contains("wrong code"), "{shown}");
         assert_eq!(code, Some(1));
-        let missing = "ended without leaving .codex/auth.json; nothing was stored";
+        let missing = "ended without leaving .codex/auth.json";
         let (_, code) = answer(&home, codex, "nothing\r", missing);
         assert_eq!(code, Some(1));
         let odd = "it must be the file `auth.json`";

@@ -166,11 +166,16 @@ async fn a_project_token_cannot_tell_a_foreign_name_from_a_missing_one() {
             "{tool}"
         );
     }
-    let workspace = json!({ "project_id": foreign, "workspace_id": "defa", "command": "true" });
-    let refused = token.call("container_exec", workspace).await;
-    assert!(
-        refused.sentence().contains("not found"),
-        "{}",
-        refused.sentence()
-    );
+    // Also where the beginning of a name fits several workspaces.
+    for name in ["feature-one", "feature-two"] {
+        let create = json!({ "project_id": foreign, "workspace_id": name });
+        ok(&admin, "workspace_create", create).await;
+    }
+    let absent = "00000000-0000-4000-8000-000000000000";
+    let answer = async |project: &str| {
+        let call = json!({ "project_id": project, "workspace_id": "feat", "command": "true" });
+        let refused = token.call("container_exec", call).await;
+        refused.sentence().replace(project, "X")
+    };
+    assert_eq!(answer(&foreign).await, answer(absent).await);
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 use serde_json::json;
-use support::{Legacy, Server, ServerOptions, binary};
+use support::{Legacy, Server, ServerOptions, binary, wait_until};
 
 #[test]
 async fn a_call_in_flight_finishes_and_new_connections_are_refused() {
@@ -83,14 +83,26 @@ async fn calls_that_only_wait_end_at_once() {
         .await;
     let last = &shown.ok()["last_index"];
     let poll = json!({ "session_id": session, "since_index": last, "wait_seconds": 50 });
+    let turn = json!({ "project_id": project, "prompt": "/sleep 100", "new_session": true, "wait_seconds": 50 });
+    let caller = server.admin();
+    let for_turn = tokio::spawn(async move { caller.call("session_spawn", turn).await });
     let waiting = tokio::spawn(async move { admin.call("session_events", poll).await });
+    let other = server.admin();
+    wait_until("the turn", async || {
+        let listed = json!({ "project_id": project, "status": "running" });
+        let listed = other.call("session_list", listed).await;
+        listed.ok()["sessions"] != json!([])
+    })
+    .await;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    assert!(!waiting.is_finished());
+    assert!(!waiting.is_finished() && !for_turn.is_finished());
     let started = Instant::now();
     assert_eq!(server.stop(), Some(0));
     assert!(started.elapsed() < Duration::from_secs(30), "it waited");
     let page = waiting.await.unwrap();
     assert_eq!(page.ok()["events"], json!([]), "{}", page.text);
+    let unfinished = for_turn.await.unwrap();
+    assert_eq!(unfinished.ok()["completed"], false, "{}", unfinished.text);
 }
 
 #[test]

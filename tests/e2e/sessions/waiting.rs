@@ -112,18 +112,31 @@ async fn a_wait_that_is_over_can_be_gone_on_with_and_is_for_its_own_turn() {
         "{running}"
     );
     let id = running["session_id"].clone();
-    // Two messages behind it, each of which waits for its own turn.
-    let second = async {
-        let call = json!({ "session_id": id, "prompt": "/say second", "wait_seconds": 50 });
+    // Two messages behind it, the first of which waits for its own turn.
+    let second = json!({ "session_id": id, "prompt": "/say second", "wait_seconds": 0.1 });
+    let second = admin.call("session_message", second).await.ok().clone();
+    assert_eq!(second["completed"], false, "{second}");
+    let third = json!({ "session_id": id, "prompt": "/say third", "wait_seconds": 50 });
+    let third = admin.call("session_message", third);
+    let fourth = async {
+        // Behind the third.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let call = json!({ "session_id": id, "prompt": "/sleep 60" });
         admin.call("session_message", call).await.ok().clone()
     };
-    let first = wait(&admin, &id, 50.0);
-    let (first, second) = tokio::join!(first, second);
+    let (third, _) = tokio::join!(third, fourth);
+    let third = third.ok();
     assert_eq!(
-        (&second["completed"], &second["text"]),
-        (&json!(true), &json!("second"))
+        (&third["completed"], &third["text"]),
+        (&json!(true), &json!("third")),
+        "{third}"
     );
-    assert_eq!(first["completed"], true, "{first}");
+    // A wait for the session is one for all of its turns.
+    let all = wait(&admin, &id, 0.2).await;
+    assert_eq!(all["completed"], false, "{all}");
+    let end = json!({ "session_id": id });
+    admin.call("session_interrupt", end).await.ok();
+    wait(&admin, &id, 50.0).await;
 
     // One that is interrupted.
     let hanging = spawn(

@@ -84,6 +84,12 @@ async fn a_turn_says_what_it_changed_and_the_patch_can_be_applied(runtime: &str)
     let log = admin.log(&session).await;
     let made = log.iter().position(|e| e["type"] == "checkpoint").unwrap();
     assert_eq!(log[made]["turn"], 1);
+    for field in ["files", "added", "removed"] {
+        assert_eq!(
+            log[made][field], completion["changed"][field],
+            "{runtime}: {field}"
+        );
+    }
     assert_eq!(log[made + 1]["type"], "completion");
     let id = log[made]["checkpoint_id"].as_str().unwrap();
     assert_eq!(id.len(), 32);
@@ -112,6 +118,19 @@ async fn a_turn_says_what_it_changed_and_the_patch_can_be_applied(runtime: &str)
             ("new.txt", "modified")
         ]),
         "{runtime}"
+    );
+    let range = diff(&admin, &session, json!({ "from_turn": 1, "to_turn": 3 })).await;
+    assert_eq!(statuses(&range), statuses(&second), "{runtime}");
+    let first = diff(&admin, &session, json!({ "turn": 1 })).await;
+    let range = diff(&admin, &session, json!({ "to_turn": 1 })).await;
+    assert_eq!(statuses(&range), statuses(&first), "{runtime}");
+    assert_ne!(statuses(&first), statuses(&second));
+    let both = json!({ "session_id": session, "turn": 1, "from_turn": 1 });
+    let refused = admin.call("session_diff", both).await;
+    assert!(
+        refused.sentence().contains("`turn`"),
+        "{}",
+        refused.sentence()
     );
     let whole = diff(&admin, &session, json!({})).await;
     assert_eq!(

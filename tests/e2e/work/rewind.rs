@@ -262,8 +262,15 @@ async fn a_conversation_is_set_back_and_forked_with_its_transcript() {
 
     rewind(&admin, &session, 1, "conversation").await;
     assert!(server.workspace(&project).join("two").exists());
-    admin.message(&session, "/say fourth word").await;
-    admin.turn(&session, 4).await;
+    admin
+        .message(&session, "/say fourth word\nhow many turns?")
+        .await;
+    let completion = admin.turn(&session, 4).await;
+    let text = completion["text"].as_str().unwrap();
+    assert!(
+        text.contains("This is turn") && !text.contains("This is turn 4"),
+        "the agent remembers what was set back: {text}"
+    );
     // What the agent remembers of turn 4 goes back to turn 1.
     let fork = json!({ "session_id": session, "turn": 4 });
     let fork = admin.call("session_fork", fork).await.ok().clone();

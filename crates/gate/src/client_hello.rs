@@ -5,6 +5,8 @@
 pub(crate) const MAX_CLIENT_HELLO_BYTES: usize = 32 << 10;
 
 const HANDSHAKE_RECORD: u8 = 22;
+/// The types of records, of which only a handshake begins a connection.
+const TLS_RECORDS: std::ops::RangeInclusive<u8> = 20..=24;
 const CLIENT_HELLO: u8 = 1;
 const RECORD_HEADER_BYTES: usize = 5;
 const MAX_RECORD_BYTES: usize = 16 << 10;
@@ -30,7 +32,7 @@ pub(crate) fn inspect(bytes: &[u8]) -> FirstBytes {
     let Some(first) = bytes.first() else {
         return FirstBytes::Incomplete;
     };
-    if *first != HANDSHAKE_RECORD {
+    if !TLS_RECORDS.contains(first) {
         return FirstBytes::NotTls;
     }
     match bytes.get(1) {
@@ -38,6 +40,10 @@ pub(crate) fn inspect(bytes: &[u8]) -> FirstBytes {
         // Every version since SSL 3.0 has the major number 3.
         Some(3) => {}
         Some(_) => return FirstBytes::NotTls,
+    }
+    // Some servers ignore a warning before the handshake, whose name would not be checked then.
+    if *first != HANDSHAKE_RECORD {
+        return FirstBytes::Invalid("a record of TLS before the first message of a client");
     }
     match join_records(bytes) {
         Ok(Some(message)) => match parse(&message) {
@@ -240,6 +246,10 @@ pub(crate) mod tests {
         assert_eq!(inspect(b""), FirstBytes::Incomplete);
         assert_eq!(inspect(b"GET / HTTP/1.1\r\n"), FirstBytes::NotTls);
         assert_eq!(inspect(b"SSH-2.0-x\r\n"), FirstBytes::NotTls);
+        // A warning, after which some servers read on.
+        let mut warned = vec![21, 3, 1, 0, 2, 1, 90];
+        warned.extend(records(&message(&name_extension("a.org")), 10_000));
+        assert!(matches!(inspect(&warned), FirstBytes::Invalid(_)));
         let none = records(&message(&[]), 10_000);
         assert_eq!(inspect(&none), FirstBytes::ClientHello(None));
         let mut twice = name_extension("a.org");

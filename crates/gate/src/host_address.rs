@@ -1,5 +1,6 @@
 //! Whether an address is one of this machine's own: public ones lead to its services, too.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 /// Any port: nothing is sent.
@@ -14,7 +15,22 @@ pub(crate) fn is_local(address: IpAddr) -> bool {
 
 /// A whole range can be local by a route. Some machines let programs bind any address.
 fn can_bind(address: IpAddr) -> bool {
-    UdpSocket::bind(SocketAddr::new(address, 0)).is_ok()
+    match UdpSocket::bind(SocketAddr::new(address, 0)) {
+        Ok(_) => true,
+        Err(error) => !is_elsewhere(&error),
+    }
+}
+
+/// Whether an error says that an address is not this machine's. Others, for example too many open files, say nothing,
+/// and the address counts as local.
+fn is_elsewhere(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::AddrNotAvailable
+            | io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::Unsupported
+    ) || error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
 }
 
 /// To its own addresses, the kernel connects from the same address.
@@ -27,7 +43,10 @@ fn connects_from_itself(address: IpAddr) -> bool {
         socket.connect(SocketAddr::new(address, PORT))?;
         socket.local_addr()
     });
-    source.is_ok_and(|source| source.ip() == address)
+    match source {
+        Ok(source) => source.ip() == address,
+        Err(error) => !is_elsewhere(&error),
+    }
 }
 
 #[cfg(test)]
@@ -39,5 +58,16 @@ mod tests {
         assert!(is_local(Ipv4Addr::LOCALHOST.into()));
         assert!(is_local(Ipv4Addr::new(127, 9, 9, 9).into()) || !cfg!(target_os = "linux"));
         assert!(!is_local(Ipv4Addr::new(192, 0, 2, 1).into()));
+    }
+
+    #[test]
+    fn an_error_that_says_nothing_about_an_address_does_not_make_it_foreign() {
+        let error = |errno: rustix::io::Errno| io::Error::from(errno);
+        assert!(is_elsewhere(&error(rustix::io::Errno::ADDRNOTAVAIL)));
+        assert!(is_elsewhere(&error(rustix::io::Errno::AFNOSUPPORT)));
+        assert!(is_elsewhere(&error(rustix::io::Errno::NETUNREACH)));
+        assert!(!is_elsewhere(&error(rustix::io::Errno::MFILE)));
+        assert!(!is_elsewhere(&error(rustix::io::Errno::NFILE)));
+        assert!(!is_elsewhere(&error(rustix::io::Errno::NOMEM)));
     }
 }

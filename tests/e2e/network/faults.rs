@@ -8,7 +8,9 @@ use serde_json::json;
 use support::network::WebServer;
 use support::{Modern, binary, cli, eventually};
 
-use super::{NO_PROXY, NameServer, gate_pid, log_of, loopback_address, project_with, run};
+use super::{
+    NO_PROXY, NameServer, gate_pid, log_of, loopback_address, policy_project, project_with, run,
+};
 
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -113,6 +115,25 @@ async fn a_killed_server_costs_no_connection(runtime: &str) {
 }
 
 #[test(each(sandbox), limit = 180)]
+async fn a_restarted_server_cuts_no_connection_of_any_container(runtime: &str) {
+    let (_names, _web, mut server, admin, first) = start(runtime).await;
+    let mut projects = vec![first];
+    for name in ["two", "three"] {
+        let policy = json!({ "allow": ["web.test"] });
+        projects.push(policy_project(&admin, name, policy).await);
+    }
+    for project in &projects {
+        start_download(&server, &admin, project, 20).await;
+    }
+    server.kill();
+    server.start_again();
+    for project in &projects {
+        let (code, text) = download_result(&server, project).await;
+        assert!(code == "0" && text.ends_with("end\n"), "{code}: {text}");
+    }
+}
+
+#[test(each(sandbox), limit = 180)]
 async fn an_upgraded_server_replaces_the_gate_once_no_connection_is_open(runtime: &str) {
     let (_names, _web, mut server, admin, project) = start(runtime).await;
     let fetch = "curl -sS -m 60 http://web.test/";
@@ -177,7 +198,7 @@ async fn nothing_is_left_of_the_gate(runtime: &str) {
     assert_eq!(gate_pid(server.home()), None);
     let (_, admin, _) = ((), server.admin(), ());
     let allowed = json!({ "allow": ["web.test"] });
-    let project = super::policy_project(&admin, "two", allowed).await;
+    let project = policy_project(&admin, "two", allowed).await;
     run(&admin, &project, "curl -sS -m 60 http://web.test/").await;
     server.kill();
     assert!(gate_pid(server.home()).is_some(), "it outlives the server");

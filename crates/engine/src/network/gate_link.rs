@@ -101,7 +101,13 @@ impl Network<'_> {
             .configure(self.engine.settings().network.resolver)
             .await?;
         let registrations = self.state().registrations.lock().clone();
-        client.keep(registrations.keys().cloned().collect()).await?;
+        // After a restart the others are registered one by one; their connections must not be cut meanwhile.
+        let stored = self.engine.store().containers().await;
+        let stored = stored.map_err(io::Error::other)?.into_iter();
+        let registered = registrations.keys().cloned();
+        client
+            .keep(registered.chain(stored.map(|it| it.id)).collect())
+            .await?;
         for (id, registration) in registrations {
             // One whose directory is gone must not keep the others from working.
             if let Err(error) = client.set(registration).await {

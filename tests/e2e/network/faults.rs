@@ -196,7 +196,7 @@ async fn nothing_is_left_of_the_gate(runtime: &str) {
     admin.call("project_delete", named).await.ok();
     server.assert_nothing_left().await;
     assert_eq!(gate_pid(server.home()), None);
-    let (_, admin, _) = ((), server.admin(), ());
+    let admin = server.admin();
     let allowed = json!({ "allow": ["web.test"] });
     let project = policy_project(&admin, "two", allowed).await;
     run(&admin, &project, "curl -sS -m 60 http://web.test/").await;

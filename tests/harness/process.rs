@@ -11,10 +11,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Test;
 
-/// How long after its limit a test may still clean up.
+/// How long after its limit a test may still clean up, at most as long as the limit.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const MAX_OUTPUT_BYTES: u64 = 1 << 20;
+
+/// The exit code of a test that returned. It is not 0, so that a test whose process exits early, for
+/// example by `std::process::exit(0)`, is not taken for one that passed.
+const RETURNED_EXIT_CODE: u8 = 86;
 
 static TEST_LIMIT: OnceLock<Duration> = OnceLock::new();
 
@@ -31,7 +35,11 @@ pub(crate) fn run_here(path: &str) -> ExitCode {
     };
     let _ = TEST_LIMIT.set(test.limit());
     (test.run)();
-    ExitCode::SUCCESS
+    if test.is_helper {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(RETURNED_EXIT_CODE)
+    }
 }
 
 #[derive(Debug)]
@@ -85,10 +93,12 @@ fn start(
 }
 
 fn wait(child: &mut Child, limit: Duration) -> Outcome {
-    let deadline = Instant::now() + limit + CLEANUP_TIMEOUT;
+    let deadline = Instant::now() + limit + CLEANUP_TIMEOUT.min(limit);
     loop {
         match child.try_wait() {
-            Ok(Some(status)) if status.success() => return Outcome::Passed,
+            Ok(Some(status)) if status.code() == Some(RETURNED_EXIT_CODE.into()) => {
+                return Outcome::Passed;
+            }
             Ok(Some(status)) => return Outcome::Failed(describe(status)),
             Ok(None) if Instant::now() < deadline => std::thread::sleep(POLL_INTERVAL),
             Ok(None) => {
@@ -104,6 +114,7 @@ fn describe(status: ExitStatus) -> String {
     match status.code() {
         // The exit code of a panic in `main`.
         Some(101) => String::new(),
+        Some(0) => "its process exited before the test returned".to_owned(),
         _ => status.to_string(),
     }
 }

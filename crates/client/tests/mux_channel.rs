@@ -17,8 +17,11 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 const KEY: &str = "the container's key";
+/// For each stream of the supervisor and each read from it.
+const STREAM_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running supervisor.
 struct Container {
@@ -94,10 +97,11 @@ impl Container {
 impl Server {
     /// The next stream, and its first line.
     async fn next(&mut self) -> (Message, BufReader<MuxStream>) {
-        let opened = tokio::time::timeout(Duration::from_secs(20), self.incoming.recv());
+        let opened = timeout(STREAM_TIMEOUT, self.incoming.recv());
         let mut connection = BufReader::new(opened.await.expect("no stream is opened").unwrap());
         let mut line = String::new();
-        connection.read_line(&mut line).await.unwrap();
+        let read = timeout(STREAM_TIMEOUT, connection.read_line(&mut line));
+        read.await.expect("the stream says nothing").unwrap();
         (serde_json::from_str(&line).unwrap(), connection)
     }
 }
@@ -152,7 +156,8 @@ async fn commands_and_clients_use_the_runtimes_channel() {
         .unwrap();
     drop(connection);
     let mut reply = String::new();
-    client.read_to_string(&mut reply).await.unwrap();
+    let read = timeout(STREAM_TIMEOUT, client.read_to_string(&mut reply));
+    read.await.expect("the client gets no reply").unwrap();
     assert_eq!(reply, "{\"result\":1}\n");
 }
 
@@ -168,7 +173,8 @@ async fn a_second_server_replaces_the_first_and_finds_the_same_processes() {
     let line = Message::request(1, supervisor_methods::START, &start).to_line();
     control.get_mut().write_all(&line).await.unwrap();
     let mut reply = String::new();
-    control.read_line(&mut reply).await.unwrap();
+    let read = timeout(STREAM_TIMEOUT, control.read_line(&mut reply));
+    read.await.expect("the start is not confirmed").unwrap();
     assert!(reply.contains("pid"), "{reply}");
     // The first server is still connected, as one that hangs would be.
     let mut second = container.serve().await;
@@ -176,7 +182,7 @@ async fn a_second_server_replaces_the_first_and_finds_the_same_processes() {
     let hello: Supervise = hello.params().unwrap();
     assert_eq!(hello.boot_id, boot);
     assert_eq!(hello.processes.len(), 1);
-    let ended = tokio::time::timeout(Duration::from_secs(20), first.session);
+    let ended = timeout(STREAM_TIMEOUT, first.session);
     assert!(ended.await.is_ok(), "the first session did not end");
 }
 

@@ -7,13 +7,18 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Command};
+use std::time::Duration;
 
 use oubliette_wire::{
     AckOutput, CloseStdin, ExitStatus, Exited, Forget, Message, OpenStream, SignalProcess, Start,
     StreamKind, StreamOpened, Supervise, TerminalSize, supervisor_methods,
 };
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde_json::json;
 use tempfile::TempDir;
+
+/// For each connection of the supervisor and each read from it.
+const SUPERVISOR_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Container {
     directory: TempDir,
@@ -33,6 +38,7 @@ impl Container {
     fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(directory.path().join("relay.sock")).unwrap();
+        set_socket_timeout(&listener, Timeout::Recv, Some(SUPERVISOR_TIMEOUT)).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_oubliette-client"))
             .arg("init")
             .env_clear()
@@ -49,9 +55,17 @@ impl Container {
         }
     }
 
+    fn accept(&self) -> BufReader<UnixStream> {
+        let (stream, _) = self
+            .listener
+            .accept()
+            .expect("the supervisor does not connect");
+        stream.set_read_timeout(Some(SUPERVISOR_TIMEOUT)).unwrap();
+        BufReader::new(stream)
+    }
+
     fn accept_control(&self) -> Control {
-        let (stream, _) = self.listener.accept().unwrap();
-        let mut reader = BufReader::new(stream);
+        let mut reader = self.accept();
         let mut line = String::new();
         reader.read_line(&mut line).unwrap();
         let message: Message = serde_json::from_str(&line).unwrap();
@@ -70,8 +84,7 @@ impl Container {
 
     /// The next connection that carries bytes, with its first line.
     fn accept_stream(&self) -> (StreamOpened, BufReader<UnixStream>) {
-        let (stream, _) = self.listener.accept().unwrap();
-        let mut reader = BufReader::new(stream);
+        let mut reader = self.accept();
         let mut line = String::new();
         reader.read_line(&mut line).unwrap();
         let message: Message = serde_json::from_str(&line).unwrap();

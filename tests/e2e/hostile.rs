@@ -1,6 +1,7 @@
 //! Attacks: agents, tokens and network clients that try to get more than they were given.
 
 mod backups;
+mod chain;
 mod docker;
 mod exhaustion;
 mod grants;

@@ -328,24 +328,11 @@ impl Drop for ProcessGroup {
     }
 }
 
-/// The size in bytes of the files in a directory while git writes to it.
+/// The bytes of a directory on the disk, as far as they can be counted while git works there.
 async fn measure_size(directory: PathBuf) -> u64 {
-    fn walk(directory: &Path) -> u64 {
-        let Ok(entries) = fs::read_dir(directory) else {
-            return 0;
-        };
-        entries
-            .flatten()
-            .map(|entry| match entry.metadata() {
-                Ok(meta) if meta.is_dir() => walk(&entry.path()),
-                Ok(meta) => meta.len(),
-                Err(_) => 0,
-            })
-            .sum()
-    }
-    tokio::task::spawn_blocking(move || walk(&directory))
-        .await
-        .unwrap_or_default()
+    let measured =
+        tokio::task::spawn_blocking(move || oubliette_trees::disk_usage(&directory)).await;
+    measured.map_or(0, |usage| usage.map_or(0, |usage| usage.bytes))
 }
 
 #[cfg(test)]

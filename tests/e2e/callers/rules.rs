@@ -33,6 +33,18 @@ async fn only_the_caller_of_a_session_answers_and_once() {
     let caller = server.with_key(&key);
     let session = spawn(&caller, &project, SEND, json!([notification()])).await;
     let request = asked(&caller, &session).await;
+    // A caller that comes back finds the request wherever it looks.
+    for (operation, named) in [
+        ("session_get", json!({ "session_id": session })),
+        ("session_list", json!({ "project_id": project })),
+    ] {
+        let shown = caller.call(operation, named).await;
+        let pending = &shown.ok()["pending_caller_requests"];
+        assert_eq!(
+            pending[0]["request_id"], request["request_id"],
+            "{operation}: {pending}"
+        );
+    }
     let sent = json!({ "result": "mine" });
     let refused = answer(&admin, &request, sent.clone()).await;
     assert_eq!(refused.code(), -32002, "{}", refused.text);

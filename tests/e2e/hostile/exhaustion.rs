@@ -12,8 +12,9 @@ use tokio::net::TcpStream;
 
 /// More than the server's maximum.
 const CONNECTIONS: usize = 4400;
-/// Others are answered within this time; a server without free places does not answer at all.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Others are answered within this time; a server without free places does not answer at all. A server that
+/// only waits for the headers of the others (15 s) must not pass.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(12);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The share of one token.
 const MAX_PER_TOKEN: usize = 512;

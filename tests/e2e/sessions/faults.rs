@@ -129,6 +129,15 @@ async fn an_agent_that_exits_in_mid_turn_fails_the_session_which_a_message_resum
         "{error}"
     );
     admin.status(&session, "failed").await;
+    let log = admin.log(&session).await;
+    let errors: Vec<_> = log.iter().filter(|e| e["type"] == "error").collect();
+    let [event] = errors[..] else {
+        panic!("one event tells of the failure: {errors:?}");
+    };
+    assert!(
+        event["message"].as_str().unwrap().contains("exit code 3"),
+        "{event}"
+    );
     let page = json!({ "session_id": session });
     let page = admin.call("session_events", page).await.ok().clone();
     assert_eq!(

@@ -17,8 +17,9 @@ use crate::Result;
 /// A client that does not take its tool list in this time gets the prompt without it.
 const TOOL_DELIVERY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long an agent may take to start its MCP servers, or to list tools that have changed.
-const TOOL_LISTING_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an agent may take to start its MCP servers, or to list tools that have changed. A busy machine
+/// needs seconds for it; an agent that never lists them delays its first prompt by this time.
+const TOOL_LISTING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What each connection received, by session and connection number.
 type Delivered = HashMap<SessionId, HashMap<u64, ToolListState>>;
@@ -128,12 +129,13 @@ impl Callers<'_> {
         subscriber
     }
 
-    /// Waits until every client of a session has its current tools, within a limit.
+    /// Waits until every client of a session has its current tools, within a limit. Whether its agent has
+    /// listed them, if that is awaited.
     pub(crate) async fn wait_until_tools_known(
         self,
         session: SessionId,
         awaited: AwaitedTools,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let tools = self.tools(session).await?;
         let subscribers = &self.state().tool_list_subscribers;
         let mut changed = subscribers.changed.subscribe();
@@ -146,7 +148,7 @@ impl Callers<'_> {
             AwaitedTools::Delivered => TOOL_DELIVERY_TIMEOUT,
             AwaitedTools::Listed | AwaitedTools::StartedAndListed => TOOL_LISTING_TIMEOUT,
         };
-        let _ = tokio::time::timeout(limit, delivery).await;
-        Ok(())
+        let is_known = tokio::time::timeout(limit, delivery).await.is_ok();
+        Ok(is_known || awaited == AwaitedTools::Delivered)
     }
 }

@@ -16,6 +16,8 @@ const MAX_VAGUE_ERROR_BYTES: usize = 80;
 
 const NO_TOKENS: &str = "the agent ended the turn without a complete answer of its model: it counted no \
     tokens, so the model's stream was probably cut off";
+const LATE_TOOLS: &str =
+    "the agent has not listed its tools in time; it got the prompt without waiting any longer";
 const UNKNOWN_FAILURE: &str = "the agent reported that the turn failed, and gave no reason";
 
 impl SessionActor<'_> {
@@ -30,8 +32,8 @@ impl SessionActor<'_> {
             }
         };
         // The agent knows the tools that came with a message before it gets the prompt.
-        self.engine
-            .callers()
+        let callers = self.engine.callers();
+        let has_tools = callers
             .wait_until_tools_known(self.session.id, self.awaited_tools())
             .await?;
         let workspace = self.session.workspace_id.clone();
@@ -74,6 +76,9 @@ impl SessionActor<'_> {
             is_command: message.text.trim_start().starts_with('/'),
         });
         self.send(line);
+        if !has_tools {
+            self.step.events.log(LATE_TOOLS);
+        }
         self.step.add_prompt(&message);
         self.session.turns += 1;
         self.transition(Transition::Prompted);

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod conflicts;
+mod full_disk;
 mod git_server;
 mod hostile;
 mod identity;

@@ -11,6 +11,7 @@ mod checkout;
 mod cli;
 mod containers;
 mod credentials;
+mod documents;
 mod hostile;
 mod network;
 mod openspec;

@@ -3,7 +3,6 @@
 mod audit;
 mod bad_input;
 mod data_directory;
-mod doc_examples;
 mod guide;
 mod http_endpoints;
 mod keys;

@@ -17,6 +17,8 @@ pub struct SignInMethods {
     pub gateways: &'static [Gateway],
     /// Models for which it finds the key in its own settings, not in a credential.
     pub own_models: Option<OwnModels>,
+    /// Whether its turns fail without a credential, unless it finds a key in its own settings.
+    pub needs_credential: bool,
     pub login: LoginCommand,
 }
 
@@ -25,6 +27,7 @@ pub(crate) const UNKNOWN: SignInMethods = SignInMethods {
     kind_env: &[],
     gateways: &[],
     own_models: None,
+    needs_credential: false,
     login: LoginCommand::Missing("it has no command for signing in that is known"),
 };
 

@@ -2,6 +2,7 @@
 
 mod install;
 mod manifest;
+mod progress;
 mod start_check;
 
 use std::path::{Path, PathBuf};

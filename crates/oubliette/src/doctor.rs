@@ -17,6 +17,7 @@ use crate::containers;
 use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::{Home, ServerInfo};
+use crate::terminal::width::stdout_columns;
 use crate::terminal::{output, print_json, print_line};
 
 pub(crate) use self::finding::Finding;
@@ -56,7 +57,8 @@ pub(crate) fn run(home: &Home, checks: ServerChecks<'_>) -> Result<(), Failure> 
         let report = json!({ "problems": problems, "findings": findings });
         print_json(&report);
     } else {
-        let lines: Vec<String> = all().map(|(_, it)| it.line()).collect();
+        let columns = stdout_columns();
+        let lines: Vec<String> = all().map(|(_, it)| it.line(columns)).collect();
         print_line(&lines.join("\n"));
     }
     match problems {

@@ -7,6 +7,8 @@ use crate::config::Config;
 use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::{Home, ServerInfo, ServerMode};
+use crate::terminal::width::stdout_columns;
+use crate::terminal::wrap::wrapped;
 use crate::terminal::{self, output, print_json, print_line};
 
 pub(crate) fn command() -> Command {
@@ -26,10 +28,11 @@ pub(crate) fn run(home: &Home) -> Result<(), Failure> {
         print_line(&terminal::render(&status));
     } else {
         let (path, command) = (home.path().display(), home.command());
-        print_line(&format!(
+        let text = format!(
             "No server is running on {path}. The next command that needs one starts it; `{command} up` starts one \
              that stays."
-        ));
+        );
+        print_line(&wrapped(&text, stdout_columns()));
     }
     match running {
         Some(_) => Ok(()),

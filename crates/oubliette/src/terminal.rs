@@ -90,7 +90,7 @@ pub(crate) fn render(result: &Map<String, Value>) -> String {
         .saturating_sub(1);
     match list {
         Some((name, rows)) if others <= usize::from(!rows.is_empty()) => table(name, &rows),
-        _ => details(result),
+        _ => details(result, width::stdout_columns()),
     }
 }
 
@@ -113,7 +113,8 @@ fn table_within(name: &str, rows: &[&Map<String, Value>], width: Option<usize>) 
     format!("{table}\n(too narrow for: {left_out}; --json shows everything)")
 }
 
-fn details(result: &Map<String, Value>) -> String {
+/// One line per field; longer texts are broken between words where the terminal ends.
+fn details(result: &Map<String, Value>, columns: Option<usize>) -> String {
     let shown: Vec<(&String, &Value)> = result
         .iter()
         .filter(|(name, value)| *name != "id" && *name != "next_cursor" && !is_empty(value))
@@ -122,7 +123,7 @@ fn details(result: &Map<String, Value>) -> String {
     let line = |(name, value): &(&String, &Value)| match value {
         Value::Array(items) if items.iter().all(Value::is_object) && !items.is_empty() => {
             let rows: Vec<_> = items.iter().filter_map(Value::as_object).collect();
-            let width = width::stdout_columns().map(|columns| columns.saturating_sub(INDENT.len()));
+            let width = columns.map(|columns| columns.saturating_sub(INDENT.len()));
             let indented: Vec<String> = table_within(name, &rows, width)
                 .lines()
                 .map(|line| format!("{INDENT}{line}"))
@@ -132,10 +133,13 @@ fn details(result: &Map<String, Value>) -> String {
         value => {
             // Lines of one text stay together.
             let next_line = format!("\n{:width$}  ", "");
-            format!(
-                "{name:width$}  {}",
-                long_cell(value).replace('\n', &next_line)
-            )
+            let columns = columns.map(|columns| columns.saturating_sub(width + 2));
+            let mut text = long_cell(value);
+            // Lines of a file stay as they are.
+            if !text.contains('\n') {
+                text = wrap::wrapped(&text, columns);
+            }
+            format!("{name:width$}  {}", text.replace('\n', &next_line))
         }
     };
     shown.iter().map(line).collect::<Vec<_>>().join("\n")
@@ -201,6 +205,15 @@ fn local_time(text: &str) -> Option<String> {
             .strftime("%Y-%m-%d %H:%M")
             .to_string(),
     )
+}
+
+/// The day and the time of day of a timestamp, where the user is.
+pub(crate) fn day_and_time(text: &str) -> Option<(String, String)> {
+    let at = text.parse::<Timestamp>().ok()?.to_zoned(TimeZone::system());
+    Some((
+        at.strftime("%Y-%m-%d").to_string(),
+        at.strftime("%H:%M:%S").to_string(),
+    ))
 }
 
 /// One line on stderr that is rewritten; only if stderr is a terminal, and as wide as that is now.
@@ -298,5 +311,11 @@ mod tests {
     fn single_objects_are_lines() {
         let text = rendered(&json!({ "id": "1", "project_id": "1", "env_names": ["A", "B"] }));
         assert_eq!(text, "project_id  1\nenv_names   A, B");
+        let status =
+            json!({ "pid": 1, "no_url_reason": "another program has the port 7433 already" });
+        assert_eq!(
+            details(status.as_object().unwrap(), Some(40)),
+            "pid            1\nno_url_reason  another program has the\n               port 7433 already"
+        );
     }
 }

@@ -1,5 +1,7 @@
 //! Sending, seeing, applying and fetching.
 
+use std::path::Path;
+
 use serde_json::Value;
 use support::stderr;
 
@@ -377,5 +379,75 @@ async fn a_prompt_has_files_and_a_time() {
         stderr(&ran).contains("too much to send"),
         "{}",
         stderr(&ran)
+    );
+}
+
+#[test(needs(sandbox))]
+async fn changes_are_counted_in_the_same_words_by_run_and_by_diff() {
+    let user = User::new();
+    user.write("b", "1\n2\n");
+    user.git(["add", "-A"]);
+    user.git(["commit", "-q", "-m", "more"]);
+    let work = "/sh git mv a new; sed -i s/1/one/ b; echo x > more; printf '\\0' > bin; git add .";
+    let ran = user.cli(&["run", work]).await;
+    assert!(ran.status.success(), "{}", stderr(&ran));
+    let total = "4 files changed, +2 −1";
+    let said = stderr(&ran);
+    let line = said.lines().find(|line| line.contains(total)).unwrap();
+    assert!(line.starts_with("session gogol_"), "{line}");
+    assert!(!said.contains("uncommitted"), "{said}");
+    let expected = " a => new |      0\n b        |      2 +-\n bin      | binary\n more     |      1 +\n\
+                    4 files changed, +2 −1\n";
+    // From git here, and from the checkpoint of the server.
+    for words in [
+        &["diff", "--stat"][..],
+        &["diff", "--stat", "--turn", "1"],
+        &["session", "diff", "latest", "--stat"],
+    ] {
+        let shown = user.ok(words).await;
+        let mut lines: Vec<&str> = shown.lines().collect();
+        let last = lines.pop();
+        lines.sort_unstable();
+        lines.extend(last);
+        assert_eq!(format!("{}\n", lines.join("\n")), expected, "{words:?}");
+    }
+}
+
+#[test(needs(sandbox))]
+async fn only_files_that_differ_from_a_commit_are_called_uncommitted() {
+    let user = User::new();
+    let sent = async |directory: &Path, more: &[&str]| {
+        let words = [&["run", "/say hi"], more].concat();
+        let ran = user.cli_in(directory, &words).await;
+        let said = stderr(&ran);
+        let line = said.lines().find(|line| line.starts_with("Sent a copy"));
+        line.unwrap_or(&said).to_owned()
+    };
+    let root = user.root();
+    assert!(!sent(&root, &[]).await.contains("uncommitted"));
+    user.write("a", "changed\n");
+    assert!(
+        sent(&root, &[])
+            .await
+            .contains(", with uncommitted changes.")
+    );
+    // Without a commit, and without a repository.
+    let empty = user.directory.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    git(&empty, ["init", "-q"]);
+    let said = sent(&empty, &[]).await;
+    assert!(
+        said.starts_with("Sent a copy") && !said.contains("uncommitted"),
+        "{said}"
+    );
+    std::fs::write(empty.join("file"), "x").unwrap();
+    assert!(!sent(&empty, &[]).await.contains("uncommitted"));
+    let plain = user.directory.path().join("plain");
+    std::fs::create_dir(&plain).unwrap();
+    std::fs::write(plain.join("file"), "x").unwrap();
+    let said = sent(&plain, &["--here"]).await;
+    assert!(
+        said.starts_with("Sent a copy") && !said.contains("uncommitted"),
+        "{said}"
     );
 }

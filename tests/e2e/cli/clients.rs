@@ -39,6 +39,54 @@ async fn is_accepted(server: &Server, key: &str) -> bool {
 }
 
 #[test]
+async fn several_clients_are_set_up_and_removed_at_once() {
+    let server = Server::start();
+    let home = server.home();
+    let said = succeeds(home, &["mcp", "setup", "cursor", "zed", "cursor", "gemini"]).await;
+    let names = ["mcp-cursor", "mcp-zed", "mcp-gemini"];
+    for name in names {
+        assert_eq!(said.matches(&format!("`{name}`")).count(), 1, "{said}");
+        assert_eq!(tokens(&server, name).await.len(), 1, "{name}");
+    }
+    let again = succeeds(home, &["mcp", "setup", "cursor", "zed", "--json"]).await;
+    let again: Value = serde_json::from_str(&again).unwrap();
+    assert_eq!(again["clients"][0]["client"], "cursor");
+    assert_eq!(again["clients"][1]["changed"], false);
+
+    // A mistake in one of the files is found before any is changed.
+    let broken = home.join(".gemini/settings.json");
+    let whole = std::fs::read_to_string(&broken).unwrap();
+    std::fs::write(&broken, "{").unwrap();
+    for words in [
+        ["setup", "vscode", "gemini"],
+        ["remove", "cursor", "gemini"],
+    ] {
+        let failed = run_cli(home, &[["mcp"].as_slice(), &words].concat()).await;
+        assert!(
+            stderr(&failed).contains("nothing was changed"),
+            "{}",
+            stderr(&failed)
+        );
+    }
+    assert!(tokens(&server, "mcp-vscode").await.is_empty());
+    assert!(home.join(".cursor/mcp.json").exists());
+    assert_eq!(tokens(&server, "mcp-cursor").await[0].0, "active");
+    let unknown = run_cli(home, &["mcp", "setup", "vscode", "nosuch"]).await;
+    assert_ne!(unknown.status.code(), Some(0));
+    assert!(tokens(&server, "mcp-vscode").await.is_empty());
+
+    std::fs::write(&broken, whole).unwrap();
+    let said = succeeds(home, &["mcp", "remove", "cursor", "zed", "gemini", "--yes"]).await;
+    for name in names {
+        assert!(
+            said.contains(&format!("Revoked the token {name}")),
+            "{said}"
+        );
+        assert_eq!(tokens(&server, name).await[0].0, "revoked", "{name}");
+    }
+}
+
+#[test]
 async fn a_client_gets_a_narrow_token_of_its_own_and_loses_it_when_it_is_removed() {
     let server = Server::start();
     let home = server.home();

@@ -142,7 +142,10 @@ async fn tokens_go_by_name_and_a_shared_name_asks_for_the_id() {
         "error: token `nighly` not found; did you mean `nightly`?\n"
     );
     let (second, warned) = create("nightly").await;
-    assert!(warned.contains("is called `nightly` already"), "{warned}");
+    assert!(
+        warned.contains("has the name `nightly`") && warned.contains("`oubliette token revoke`"),
+        "{warned}"
+    );
     let shared = run_cli(home, &["token", "revoke", "nightly", "-y"]).await;
     let shared = stderr(&shared);
     assert!(

@@ -66,6 +66,31 @@ impl Bridge {
 }
 
 #[test]
+async fn a_request_before_initialize_is_told_what_to_send_first() {
+    let server = Server::start();
+    let mut bridge = Bridge::start(&server);
+    let list = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/list" });
+    bridge.send(list.clone()).await;
+    let refused = bridge.reply(7).await;
+    assert_eq!(refused["error"]["code"], -32600, "{refused}");
+    let text = refused["error"]["message"].as_str().unwrap();
+    assert!(
+        text.starts_with("`tools/list` came before `initialize`: send that first"),
+        "{text}"
+    );
+    // Following it works, on the same connection.
+    let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {},
+        "clientInfo": { "name": "raw", "version": "0" } });
+    bridge
+        .send(json!({ "jsonrpc": "2.0", "id": 8, "method": "initialize", "params": params }))
+        .await;
+    assert!(bridge.reply(8).await["result"].is_object());
+    bridge.send(list).await;
+    let listed = bridge.reply(7).await;
+    assert!(listed["result"]["tools"].is_array(), "{listed}");
+}
+
+#[test]
 async fn a_client_on_standard_input_and_output_survives_a_restart_of_the_server() {
     let mut server = Server::start();
     let mut bridge = Bridge::start(&server);

@@ -49,8 +49,15 @@ async fn a_session_is_a_transcript_that_is_folded_only_on_a_terminal() {
         "{header}"
     );
     let raw = stdout(&run_cli(&home, &["session", "events", &session, "--raw"]).await);
+    let (titles, rows) = raw.split_once('\n').unwrap();
     assert!(
-        raw.starts_with("TYPE") || raw.contains("SESSION ID"),
+        titles.contains("TYPE") && !titles.contains("SESSION ID"),
+        "{raw}"
+    );
+    // Hours, minutes and seconds, without a date.
+    let time = |word: &str| word.len() == 8 && word.split(':').count() == 3;
+    assert!(
+        rows.lines().all(|row| row.split_whitespace().any(time)),
         "{raw}"
     );
     let table = ["session", "show", &session, "--json"];

@@ -7,6 +7,7 @@ use support::{Relay, Server, run_cli, stderr};
 
 use super::{files_with, project, run, scripted_server};
 use crate::agents::oubliette_tools::{call, recorder, server_with_project};
+use crate::documents::install_demo_as;
 
 const FIRST: &str = "sk-ant-first-0123456789";
 const SECOND: &str = "sk-ant-second-9876543210";
@@ -261,4 +262,45 @@ async fn an_agent_with_an_admin_key_cannot_read_files_of_the_server_by_a_referen
     let value = json!({ "name": "x", "kind": "openai", "value": "sk-0123456789" });
     let added = call(&mut relay, &minted, "credential_add", value).await;
     assert_eq!(added["result"]["isError"], false, "{added}");
+}
+
+#[test(needs(sandbox))]
+async fn an_agent_that_needs_a_credential_and_has_none_is_started_with_a_hint() {
+    let server = scripted_server(&[], "");
+    let admin = server.admin();
+    install_demo_as(server.home(), "claude");
+    install_demo_as(server.home(), "opencode");
+    let spawn = async |project: &str, more: Value| {
+        let mut call = json!({ "project_id": project, "prompt": "/say hi", "new_session": true });
+        call.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        admin.call("session_spawn", call).await.ok()["warnings"].clone()
+    };
+    let made = json!({ "name": "my app", "agent": "claude" });
+    admin.call("project_create", made).await.ok();
+    let warnings = spawn("my app", json!({})).await;
+    assert_eq!(
+        warnings,
+        json!([
+            "the project has no credential for its agent; the agent `claude` signs in with a credential of kind \
+                `anthropic` or `claude_oauth`: add one with `oubliette credential add claude --kind anthropic`, and \
+                its name to the project with `oubliette project update 'my app' --credential-refs claude`"
+        ])
+    );
+    // Those that work without one, or have a key in another way, do not need the hint.
+    for agent in ["demo", "opencode"] {
+        assert_eq!(
+            spawn("my app", json!({ "agent": agent })).await,
+            Value::Null
+        );
+    }
+    let with_key = json!({ "name": "key", "agent": "claude", "env": { "ANTHROPIC_API_KEY": "sk-1234567890" } });
+    admin.call("project_create", with_key).await.ok();
+    assert_eq!(spawn("key", json!({})).await, Value::Null);
+    let add = json!({ "name": "claude", "kind": "anthropic", "value": "sk-ant-0123456789" });
+    admin.call("credential_add", add).await.ok();
+    let update = json!({ "project_id": "my app", "credential_refs": ["claude"] });
+    admin.call("project_update", update).await.ok();
+    assert_eq!(spawn("my app", json!({})).await, Value::Null);
 }

@@ -179,3 +179,49 @@ async fn a_project_token_cannot_tell_a_foreign_name_from_a_missing_one() {
     };
     assert_eq!(answer(&foreign).await, answer(absent).await);
 }
+
+#[test]
+async fn a_second_token_with_a_name_says_so_with_the_id_of_the_first() {
+    let server = Server::start();
+    let admin = server.admin();
+    let create = json!({ "name": "ci", "scope": "read" });
+    let first = ok(&admin, "token_create", create.clone()).await;
+    assert_eq!(first.get("warnings"), None, "{first}");
+    let second = ok(&admin, "token_create", create.clone()).await;
+    let warning = second["warnings"][0].as_str().unwrap();
+    assert!(
+        warning.contains("another valid token has the name `ci`, too")
+            && warning.contains(first["token_id"].as_str().unwrap()),
+        "{warning}"
+    );
+    // One that is revoked is no other.
+    for token in [&first, &second] {
+        let revoke = json!({ "token_id": token["token_id"] });
+        ok(&admin, "token_revoke", revoke).await;
+    }
+    let third = ok(&admin, "token_create", create).await;
+    assert_eq!(third.get("warnings"), None, "{third}");
+}
+
+#[test]
+async fn a_call_without_an_id_names_the_tool_and_where_ids_are() {
+    let server = Server::start();
+    let admin = server.admin();
+    for (tool, arguments, expected) in [
+        (
+            "session_diff",
+            json!({}),
+            "missing parameter `session_id` of `session_diff`: Session id, or the start of it; `session_list` shows \
+             them",
+        ),
+        (
+            "session",
+            json!({ "action": "diff" }),
+            "missing parameter `session_id` of `session` action `diff`: Session id, or the start of it; `session` \
+             action `list` shows them",
+        ),
+    ] {
+        let refused = admin.call(tool, arguments).await;
+        assert_eq!(refused.sentence(), expected, "{tool}");
+    }
+}

@@ -1,6 +1,7 @@
 //! Callers that know only `tools/list`. They guess as models do, and follow what errors say; the number of their
 //! calls, and what they read, is bounded.
 
+use std::collections::BTreeMap;
 use std::process::Command;
 
 use serde_json::{Map, Value, json};
@@ -18,6 +19,8 @@ struct Caller {
     facts: Map<String, Value>,
     calls: usize,
     bytes: usize,
+    /// How often an error led a goal to its end. A goal without any would be reached whatever errors say.
+    corrections: BTreeMap<String, usize>,
     report: Vec<String>,
 }
 
@@ -31,6 +34,7 @@ impl Caller {
             facts,
             calls: 0,
             bytes: 0,
+            corrections: BTreeMap::new(),
             report: Vec::new(),
         }
     }
@@ -65,6 +69,7 @@ impl Caller {
             arguments.insert("action".to_owned(), action.into());
         }
         let (calls, bytes) = (self.calls, self.bytes);
+        self.corrections.entry(goal.to_owned()).or_default();
         for _ in 0..MAX_CALLS {
             let call = json!({ "name": tool, "arguments": arguments });
             self.calls += 1;
@@ -81,6 +86,7 @@ impl Caller {
                 return reply.ok().clone();
             }
             let sentence = reply.sentence().to_owned();
+            *self.corrections.entry(goal.to_owned()).or_default() += 1;
             assert!(
                 self.correct(&mut arguments, &sentence),
                 "{goal}: nothing to do about {sentence:?} in {arguments:?}"
@@ -258,7 +264,7 @@ async fn callers_that_know_only_the_list_of_tools_reach_ten_goals() {
     assert!(diff["diff"].as_str().unwrap().contains("+more"), "{diff}");
 
     let guess =
-        json!({ "session_id": session, "message": "/sleep 2\n/say slow", "wait_seconds": 0.2 });
+        json!({ "session": session, "message": "/sleep 2\n/say slow", "wait_seconds": 0.2 });
     let slow = caller
         .reach("a long turn", "send prompt session", guess)
         .await;
@@ -274,7 +280,7 @@ async fn callers_that_know_only_the_list_of_tools_reach_ten_goals() {
     assert_eq!(asked["completed"], true, "{asked}");
 
     let context = json!({ "caller_id": "me", "caller_tools": [{ "name": "add" }] });
-    let guess = json!({ "project_id": "app", "prompt": "/tool me_add {}", "context": context,
+    let guess = json!({ "project": "app", "prompt": "/tool me_add {}", "context": context,
         "new_session": true, "wait_seconds": 50 });
     let called = caller
         .reach("an agent that calls my tool", "give agent prompt", guess)
@@ -307,6 +313,12 @@ async fn callers_that_know_only_the_list_of_tools_reach_ten_goals() {
     eprintln!("the list: about {} tokens", list / BYTES_PER_TOKEN);
     for line in &caller.report {
         eprintln!("{line}");
+    }
+    eprintln!("corrections: {:?}", caller.corrections);
+    assert!(caller.corrections.len() >= 10, "{:?}", caller.corrections);
+    // Without its error text none of the goals is reached: each call before the last was wrong.
+    for (goal, corrections) in &caller.corrections {
+        assert!(*corrections > 0, "no error text led to {goal:?}");
     }
     eprintln!("all: {} calls, about {tokens} tokens", caller.calls);
     assert!(

@@ -20,6 +20,7 @@ const MCP_PATH: &str = ".copilot/mcp-config.json";
 const MODE: &str = "https://agentclientprotocol.com/protocol/session-modes#agent";
 
 const SIGN_IN: SignInMethods = SignInMethods {
+    needs_credential: true,
     login_files: &[],
     own_models: None,
     kind_env: &[

@@ -18,6 +18,7 @@ use crate::usage::token_counts;
 const HOOKS_PATH: &str = ".factory/hooks.json";
 
 const SIGN_IN: SignInMethods = SignInMethods {
+    needs_credential: true,
     own_models: Some(OwnModels {
         is_own: |model| model.starts_with("custom:"),
         settings_path: ".factory/settings.json",

@@ -73,7 +73,8 @@ pub(crate) struct List;
 impl Operation for List {
     const NAME: &'static str = "audit_list";
     const ABOUT: &'static str = "List calls, newest first: time, token, operation, project, outcome.\n\n\
-         Contains every call, also refused ones; never keys, credentials or prompts.";
+         Contains every call: writes, reads (up to a second later) and refused ones; never keys, credentials or \
+         prompts.";
     const ACCESS: Access = Access::Admin;
     const FACE: Face = Face::Standalone;
     const EFFECT: Effect = Effect::Reads;

@@ -62,7 +62,66 @@ impl SignIn {
     }
 }
 
+/// How an agent signs in with a credential, and what to type for that; none if it takes none.
+pub(crate) fn sign_in_advice(project: &Project, agent: &Agent) -> Option<String> {
+    let kinds: Vec<&str> = agent.credential_kinds().collect();
+    let (first, name) = (kinds.first()?, &agent.name);
+    let quoted: Vec<String> = kinds.iter().map(|kind| format!("`{kind}`")).collect();
+    Some(format!(
+        "the agent `{name}` signs in with a credential of kind {}: add one with `oubliette credential add {name} \
+         --kind {first}`, and its name to the project with `oubliette project update {} --credential-refs {name}`",
+        quoted.join(" or "),
+        shell_word(project.name.as_str()),
+    ))
+}
+
+/// A name as it is written in a shell; the names of projects have no quotes in them.
+fn shell_word(name: &str) -> String {
+    if name.contains(' ') {
+        format!("'{name}'")
+    } else {
+        name.to_owned()
+    }
+}
+
 impl Credentials<'_> {
+    /// What to do about an agent that needs a credential where its project has none. The user may have put a key into
+    /// the agent's own settings, which the server does not read, so this is no error.
+    pub(crate) fn missing_hint(
+        self,
+        project: &Project,
+        agent: &Agent,
+        model: Option<&str>,
+    ) -> Option<String> {
+        // The program of a configured command may sign in in another way.
+        if !agent.sign_in.needs_credential || agent.package.is_none() {
+            return None;
+        }
+        let own_models = agent.sign_in.own_models;
+        if let (Some(own), Some(model)) = (own_models, model)
+            && (own.is_own)(model)
+        {
+            return None;
+        }
+        let settings = &project.settings;
+        // One that does not exist is an error when the agent starts.
+        let is_usable = |name: &String| {
+            let found = self.find(name);
+            found.is_none_or(|found| agent.takes_credential(&found.kind))
+        };
+        let is_set = |variable: &String| {
+            settings.env.contains_key(variable) || agent.env.contains_key(variable)
+        };
+        if settings.credential_refs.iter().any(is_usable) || agent.credentials.values().any(is_set)
+        {
+            return None;
+        }
+        let advice = sign_in_advice(project, agent)?;
+        Some(format!(
+            "the project has no credential for its agent; {advice}"
+        ))
+    }
+
     /// What an agent gets from the credentials of its project.
     pub(crate) fn sign_in(self, project: &Project, agent: &Agent) -> Result<SignIn> {
         let mut sign_in = SignIn::default();

@@ -83,7 +83,7 @@ impl Entry {
 }
 
 fn prepare<T: Operation>(entry: &Entry, arguments: Map<String, Value>) -> Result<Prepared> {
-    let params: T::Params = parameters::parse(&entry.input, arguments)?;
+    let params: T::Params = parameters::parse(Some(entry.name), &entry.input, arguments)?;
     Ok(Prepared {
         reach: T::reach(&params),
         run: Box::new(move |engine, actor, call| {

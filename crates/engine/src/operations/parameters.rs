@@ -4,12 +4,13 @@ use oubliette_model::{nearest, quoted};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::schema;
+use super::{find, schema};
 use crate::error::did_you_mean;
 use crate::{EngineError, Result};
 
-/// Parses arguments against an operation's schema. A null value counts as absent.
+/// Parses arguments against a schema. A null value counts as absent. The errors about an operation name it.
 pub(crate) fn parse<T: DeserializeOwned>(
+    operation: Option<&str>,
     schema: &Map<String, Value>,
     mut arguments: Map<String, Value>,
 ) -> Result<T> {
@@ -36,8 +37,13 @@ pub(crate) fn parse<T: DeserializeOwned>(
             .and_then(|(_, schema)| schema.get("description")?.as_str())
             .map(|about| format!(": {}", schema::brief(about)))
             .unwrap_or_default();
+        let (of_operation, listed) = match operation {
+            Some(name) => (format!(" of `{name}`"), where_listed(missing)),
+            // The tools for children have no list.
+            None => (String::new(), String::new()),
+        };
         return Err(EngineError::invalid(format!(
-            "missing parameter `{missing}`{about}"
+            "missing parameter `{missing}`{of_operation}{about}{listed}"
         )));
     }
     serde_path_to_error::deserialize(Value::Object(arguments.clone())).map_err(|error| {
@@ -56,6 +62,15 @@ pub(crate) fn parse<T: DeserializeOwned>(
             None => why,
         })
     })
+}
+
+/// The operation that lists the ids of a parameter, as a hint.
+fn where_listed(parameter: &str) -> String {
+    let noun = parameter.strip_suffix("_id").unwrap_or_default();
+    match find(&format!("{noun}_list")) {
+        Some(list) => format!("; `{}` shows them", list.name),
+        None => String::new(),
+    }
 }
 
 /// Gives aliases the names of their parameters.
@@ -178,13 +193,32 @@ mod tests {
     }
 
     #[test]
+    fn a_missing_id_is_named_with_its_operation_and_where_to_find_it() {
+        let diff = find("session_diff").unwrap();
+        let missing = |operation| {
+            let parsed = parse::<Params>(operation, &diff.input, Map::new());
+            parsed.unwrap_err().to_string()
+        };
+        assert_eq!(
+            missing(Some(diff.name)),
+            "missing parameter `session_id` of `session_diff`: Session id, or the start of it; `session_list` shows \
+             them"
+        );
+        assert_eq!(
+            missing(None),
+            "missing parameter `session_id`: Session id, or the start of it"
+        );
+    }
+
+    #[test]
     fn errors_name_the_parameter_and_no_type_of_rust() {
         let schema = json!({ "properties": {
             "memory_mb": {}, "autonomy": {}, "targets": {}, "force": {} } });
         let schema = schema.as_object().unwrap();
         let sentence = |arguments: Value| {
             let arguments = arguments.as_object().unwrap().clone();
-            parse::<Params>(schema, arguments).unwrap_err().to_string()
+            let parsed = parse::<Params>(None, schema, arguments);
+            parsed.unwrap_err().to_string()
         };
         for (arguments, expected) in [
             (

@@ -82,7 +82,7 @@ impl AgentTool {
     }
 
     fn parse<T: DeserializeOwned>(self, arguments: Map<String, Value>) -> Result<T> {
-        parameters::parse(self.parameters(), arguments)
+        parameters::parse(None, self.parameters(), arguments)
     }
 }
 

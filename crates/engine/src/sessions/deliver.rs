@@ -34,7 +34,7 @@ pub(crate) struct Delivered {
     status: Status,
     /// Calls of your tools that wait for your response.
     pending_caller_requests: Vec<PendingRequest>,
-    /// Warnings about the tools that you declared.
+    /// Warnings about the tools that you declared, or about a credential that the agent needs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
     /// Index of the last event before the message. Pass it to `session_events` as `since_index` to read
@@ -129,7 +129,7 @@ impl Sessions<'_> {
             .await?;
         // An agent that starts a child through its own session is not a caller that can offer tools.
         let caller = origin.owner.filter(|_| origin.call.is_none());
-        let (mut message, warnings) = params.to_message_with_tools(engine, caller).await?;
+        let (mut message, mut warnings) = params.to_message_with_tools(engine, caller).await?;
         message.sender_scope = origin.max_scope;
         let declares_tools = message.declaration.is_some();
         let parent = origin.parent.as_ref();
@@ -197,12 +197,26 @@ impl Sessions<'_> {
             engine.callers().record_call(caller, &session);
         }
         self.announce_message(&session, declares_tools);
+        if spawned {
+            warnings.extend(self.credential_hint(project, &session));
+        }
         let delivered = self.delivered(*session, resumed, warnings).await;
         Ok(Delivered {
             spawned,
             workspace_created: workspace.created && is_used,
             ..delivered
         })
+    }
+
+    /// What a new session lacks if its agent needs a credential and has none.
+    fn credential_hint(self, project: &Project, session: &Session) -> Option<String> {
+        let settings = self.engine.settings();
+        let agent = agents::find(settings, &session.agent).ok()?;
+        let default_agent = &settings.sessions.default_agent;
+        let models = project.settings.models_by_agent(default_agent);
+        let model = session.chosen_model(&models).map(String::as_str);
+        let credentials = self.engine.credentials();
+        credentials.missing_hint(project, &agent, model)
     }
 
     /// Fails if an agent is neither installed nor in the container of a workspace. With `may_be_another`, a

@@ -9,6 +9,9 @@ use super::NewToken;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
+/// How many tokens are read at once.
+const PAGE_TOKENS: u32 = 1000;
+
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
     /// What it is for.
@@ -38,6 +41,9 @@ pub(crate) struct Output {
     /// The session whose agent created the token. The token ends with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     session_id: Option<SessionId>,
+    /// For example that another valid token has the same name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -71,6 +77,7 @@ impl Operation for Create {
         }
         let now = engine.now();
         let expires_at = expiry(&params, now)?;
+        let warnings = shared_name(engine, name, now).await?.into_iter().collect();
         let NewToken { mut token, key } = NewToken::generate(name, params.scope, now, expires_at)?;
         // A token that an agent creates has the agent's restrictions and ends with its session.
         token.session_id = actor.session;
@@ -93,7 +100,29 @@ impl Operation for Create {
             scope: token.scope,
             expires_at: token.expires_at.map(|at| at.to_string()),
             session_id: token.session_id,
+            warnings,
         })
+    }
+}
+
+/// A warning if a valid token has this name already: a name that two have identifies neither.
+async fn shared_name(engine: &Engine, name: &str, now: Timestamp) -> Result<Option<String>> {
+    let mut after = None;
+    loop {
+        let page = engine.store().tokens(after.as_deref(), PAGE_TOKENS).await?;
+        let mut same = page.rows.iter().filter(|token| token.name == name);
+        if let Some(other) = same.find(|token| token.is_valid(now)) {
+            return Ok(Some(format!(
+                "another valid token has the name {}, too: {}. Give the id of one from now on, for example to \
+                 `token_revoke`",
+                quoted(name),
+                other.id
+            )));
+        }
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(None),
+        }
     }
 }
 

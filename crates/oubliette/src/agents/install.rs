@@ -2,6 +2,7 @@
 //! where containers see it.
 
 use std::fs;
+use std::io::{self, Seek};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,7 +10,7 @@ use std::process::{Command, Stdio};
 use oubliette_agent::{Agent, Package, catalogue};
 use serde_json::json;
 
-use super::{install_dir, manifest, program_path, start_check, unknown_agent};
+use super::{install_dir, manifest, program_path, progress, start_check, unknown_agent};
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::terminal;
@@ -28,7 +29,7 @@ pub(crate) fn install(home: &Home, name: &str) -> Result<(), Failure> {
         return Ok(());
     };
     home.prepare()?;
-    let failed = |what: &str, error: std::io::Error| Failure::with_cause(what.to_owned(), &error);
+    let failed = |what: &str, error: io::Error| Failure::with_cause(what.to_owned(), &error);
     let parent = home.agents_dir();
     fs::create_dir_all(&parent).map_err(|e| failed("cannot create the directory", e))?;
     // Installed in a temporary directory and renamed, so that containers never see a part of it.
@@ -76,26 +77,35 @@ pub(crate) fn install(home: &Home, name: &str) -> Result<(), Failure> {
 }
 
 fn npm_install(directory: &Path, package: Package) -> Result<(), Failure> {
+    let failed = |error: &io::Error| Failure::with_cause("cannot run npm", error);
+    // Shown at its end, so that it does not mix with the progress.
+    let mut messages = tempfile::tempfile().map_err(|error| failed(&error))?;
     let mut npm = Command::new("npm");
     npm.arg("install")
         .arg("--prefix")
         .arg(directory)
         .args(["--no-audit", "--no-fund", "--loglevel=error"])
         .stdin(Stdio::null())
-        .stdout(Stdio::null());
+        .stdout(Stdio::null())
+        .stderr(messages.try_clone().map_err(|error| failed(&error))?);
     fs::write(directory.join(manifest::FILE_NAME), manifest::text(package))
         .map_err(|error| Failure::with_cause("cannot write the npm manifest", &error))?;
     note!("Fetching {} {} with npm …", package.npm, package.version);
-    match npm.status() {
+    let what = format!("npm fetches {}", package.npm);
+    let status = progress::show(&what, Some(directory), || npm.status());
+    let _ = messages
+        .rewind()
+        .and_then(|()| io::copy(&mut messages, &mut io::stderr()));
+    match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(Failure::new(format!(
             "npm could not install {}@{} ({status}); its output is above",
             package.npm, package.version
         ))),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Failure::new(
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Failure::new(
             "npm was not found; install Node.js with npm and try again",
         )),
-        Err(error) => Err(Failure::with_cause("cannot run npm", &error)),
+        Err(error) => Err(failed(&error)),
     }
 }
 
@@ -105,7 +115,10 @@ fn check_start(directory: &Path, agent: &Agent, package: Package) -> Result<Vec<
         return Ok(Vec::new());
     }
     note!("Starting it once …");
-    start_check::check(&program_path(directory, package), agent).map_err(|reason| {
+    let program = program_path(directory, package);
+    let what = format!("{} starts", agent.name);
+    let checked = progress::show(&what, None, || start_check::check(&program, agent));
+    checked.map_err(|reason| {
         let (name, advice) = (&agent.name, script_advice(package));
         Failure::new(format!(
             "nothing was installed: {name} does not start{advice}: {reason}"
@@ -132,7 +145,7 @@ fn npm_architecture() -> &'static str {
 }
 
 /// Creates `bin/PROGRAM` from the installed npm package.
-fn assemble(directory: &Path, package: Package) -> std::io::Result<()> {
+fn assemble(directory: &Path, package: Package) -> io::Result<()> {
     let bin = directory.join("bin");
     fs::create_dir(&bin)?;
     let target = bin.join(package.program);
@@ -143,7 +156,7 @@ fn assemble(directory: &Path, package: Package) -> std::io::Result<()> {
             let whole = modules.join(package.npm).join(file).canonicalize()?;
             // Some packages contain a small script instead until their install step has run.
             if fs::metadata(&whole)?.len() < 1 << 20 {
-                return Err(std::io::Error::other(format!("{file} is not a program")));
+                return Err(io::Error::other(format!("{file} is not a program")));
             }
             match package.unpack_variable {
                 None => fs::rename(whole, &target)?,
@@ -170,7 +183,7 @@ fn assemble(directory: &Path, package: Package) -> std::io::Result<()> {
             let modules = directory.join("node_modules");
             fs::metadata(modules.join(".bin").join(package.program))?;
             fs::metadata(modules.join("node/bin/node"))
-                .map_err(|_| std::io::Error::other("Node.js is missing"))?;
+                .map_err(|_| io::Error::other("Node.js is missing"))?;
         }
     }
     fs::set_permissions(&target, fs::Permissions::from_mode(0o755))

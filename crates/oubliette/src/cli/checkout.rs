@@ -21,6 +21,7 @@ mod scratch;
 mod send;
 mod show;
 mod snapshot;
+mod stat;
 mod take;
 
 use std::path::{Path, PathBuf};
@@ -43,6 +44,7 @@ use record::{RecordFile, SentSession};
 use remote::Place;
 use repository::Repository;
 use snapshot::Snapshot;
+pub(super) use stat::describe_diff;
 pub(super) use take::{commands as take_commands, run as run_take};
 
 /// A directory on this machine and the server that has copies of it.
@@ -147,8 +149,9 @@ impl<'a> Checkout<'a> {
             bytes => format!(" ({:.1} MB)", bytes as f64 / 1e6),
         };
         let uncommitted = match &snapshot.head.commit {
-            Some(head) if *head == snapshot.commit => "",
-            _ => ", with uncommitted changes",
+            Some(head) if *head != snapshot.commit => ", with uncommitted changes",
+            // Without any commit there is nothing that the files could differ from.
+            _ => "",
         };
         let start = if self.is_below {
             " The agent starts in its top directory."

@@ -6,6 +6,7 @@
 
 mod exclude;
 mod tokens;
+mod transport;
 
 use std::path::{Path, PathBuf};
 
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use self::tokens::{ClientToken, Minted};
+use self::transport::Transport;
 use super::access::Access;
 use super::client::Client;
 use super::{confirm, names, stdio};
@@ -36,6 +38,7 @@ const PLACEHOLDER_KEY: &str = "oub_new";
 const SETUP_EXAMPLES: &str = "\
 Examples:
   oubliette mcp setup claude
+  oubliette mcp setup claude codex zed    several at once
   oubliette mcp setup zed                 starts a program: no key in its file
   oubliette mcp setup codex --stdio       the same for another client
   oubliette mcp setup cursor --scope project:app
@@ -46,7 +49,8 @@ pub(super) fn command() -> Command {
     let client = || {
         Arg::new("CLIENT")
             .required(true)
-            .help(format!("One of {}", clients.join(", ")))
+            .num_args(1..)
+            .help(format!("One or more of {}", clients.join(", ")))
     };
     let project = || {
         Arg::new("project")
@@ -68,9 +72,9 @@ pub(super) fn command() -> Command {
         .after_help(SETUP_EXAMPLES)
         .subcommand(
             Command::new("setup")
-                .about("Connect an MCP client to the server")
+                .about("Connect MCP clients to the server")
                 .long_about(
-                    "Connect an MCP client to the server: add the server to the client's configuration, with a \
+                    "Connect MCP clients to the server: add the server to each client's configuration, with a \
                      token of its own. Other settings and comments stay as they are. A second set-up keeps a \
                      token that works; with another --scope it is replaced.",
                 )
@@ -100,8 +104,11 @@ pub(super) fn command() -> Command {
         )
         .subcommand(
             Command::new("remove")
-                .about("Disconnect an MCP client and revoke its token")
-                .after_help("Examples:\n  oubliette mcp remove claude\n  oubliette mcp remove claude --project .")
+                .about("Disconnect MCP clients and revoke their tokens")
+                .after_help(
+                    "Examples:\n  oubliette mcp remove claude\n  oubliette mcp remove claude codex\n  oubliette mcp \
+                     remove claude --project .",
+                )
                 .arg(client())
                 .arg(project())
                 .arg(dry_run())
@@ -161,15 +168,21 @@ struct Target {
 }
 
 impl Target {
-    fn read(matches: &ArgMatches) -> Result<Self, Failure> {
-        let client = matches.get_one::<String>("CLIENT").cloned();
-        let client = client.unwrap_or_default();
-        // Before anything is asked of the server.
-        setup::title(&client).map_err(|error| unchanged(&error))?;
-        Ok(match matches.get_one::<PathBuf>("project") {
-            Some(directory) => Self::in_project(&client, directory)?,
-            None => Self::of_user(&client),
-        })
+    /// The clients that the command names, each once.
+    fn read_all(matches: &ArgMatches) -> Result<Vec<Self>, Failure> {
+        let mut targets: Vec<Self> = Vec::new();
+        for client in matches.get_many::<String>("CLIENT").into_iter().flatten() {
+            // Before anything is asked of the server.
+            setup::title(client).map_err(|error| unchanged(&error))?;
+            if targets.iter().any(|target| target.client == *client) {
+                continue;
+            }
+            targets.push(match matches.get_one::<PathBuf>("project") {
+                Some(directory) => Self::in_project(client, directory)?,
+                None => Self::of_user(client),
+            });
+        }
+        Ok(targets)
     }
 
     fn of_user(client: &str) -> Self {
@@ -232,85 +245,50 @@ fn unchanged(error: &SetupError) -> Failure {
     Failure::with_cause("nothing was changed", error)
 }
 
-/// How the client will reach the server, except for the key.
-enum Transport {
-    Http {
-        url: String,
-    },
-    Stdio {
-        program: String,
-        arguments: Vec<String>,
-    },
-}
-
-impl Transport {
-    async fn choose(
-        home: &Home,
-        matches: &ArgMatches,
-        access: &Access,
-        target: &Target,
-    ) -> Result<Self, Failure> {
-        let is_stdio_only =
-            setup::is_stdio_only(&target.client).map_err(|error| unchanged(&error))?;
-        let is_in_project = matches!(target.scope, ConfigScope::Project(_));
-        if !is_stdio_only && !is_in_project && !matches.get_flag(STDIO) {
-            let url = if matches.get_flag(DRY_RUN) && !access.has_server().await {
-                access.configured_url()?
-            } else {
-                access.url_for_clients().await?
-            };
-            return Ok(Self::Http { url });
-        }
-        let program = std::env::current_exe()
-            .map_err(|error| Failure::with_cause("cannot find this program", &error))?;
-        let mut arguments = Vec::new();
-        let is_default = Home::find(None).is_ok_and(|default| default.path() == home.path());
-        if !is_default {
-            let directory = home.path().display().to_string();
-            arguments.extend(["--data-dir".to_owned(), directory]);
-        }
-        if let Some(url) = access.explicit_url() {
-            arguments.extend(["--url".to_owned(), url.to_owned()]);
-        }
-        arguments.extend(["mcp", "stdio", "--client", &target.name].map(str::to_owned));
-        Ok(Self::Stdio {
-            program: program.display().to_string(),
-            arguments,
-        })
-    }
-
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Http { .. } => "http",
-            Self::Stdio { .. } => "stdio",
-        }
-    }
-
-    fn connection(&self, key: &str) -> Connection {
-        match self {
-            Self::Http { url } => Connection::Http {
-                url: url.clone(),
-                token: key.to_owned(),
-            },
-            Self::Stdio { program, arguments } => Connection::Stdio {
-                program: program.clone(),
-                arguments: arguments.clone(),
-            },
-        }
-    }
-}
-
 async fn set_up(home: &Home, matches: &ArgMatches, access: &Access) -> Result<(), Failure> {
-    let target = Target::read(matches)?;
-    let transport = Transport::choose(home, matches, access, &target).await?;
+    let targets = Target::read_all(matches)?;
+    let mut planned = Vec::new();
+    for target in &targets {
+        let transport = Transport::choose(home, matches, access, target).await?;
+        // Finds mistakes in every file before anything is changed.
+        target.inspect().map_err(|error| unchanged(&error))?;
+        target.plan(&transport.connection(PLACEHOLDER_KEY))?;
+        planned.push((target, transport));
+    }
+    let mut reports = Vec::new();
+    for (target, transport) in planned {
+        reports.push(set_up_client(home, matches, access, target, &transport).await?);
+    }
+    print_reports(reports);
+    Ok(())
+}
+
+/// Prints what was done for each client, as JSON if that is wanted.
+fn print_reports(mut reports: Vec<Value>) {
+    if !output::is_json() {
+        return;
+    }
+    match reports.len() {
+        1 => terminal::print_json(&reports.remove(0)),
+        _ => terminal::print_json(&json!({ "clients": reports })),
+    }
+}
+
+/// Sets up one client; what was done, for programs.
+async fn set_up_client(
+    home: &Home,
+    matches: &ArgMatches,
+    access: &Access,
+    target: &Target,
+    transport: &Transport,
+) -> Result<Value, Failure> {
     let (path, found) = target.inspect().map_err(|error| unchanged(&error))?;
-    // Finds mistakes in the file before a token is made.
     let planned = target.plan(&transport.connection(PLACEHOLDER_KEY))?;
     let is_dry_run = matches.get_flag(DRY_RUN);
     if is_dry_run && !access.has_server().await {
         let scope = matches.get_one::<String>(SCOPE).map(String::as_str);
         let scope = scope.unwrap_or(DEFAULT_SCOPE);
-        return finish(&target, &transport, &planned, matches, Some(scope));
+        return finish(target, transport, &planned, matches, Some(scope));
     }
     let client = Client::connect(access).await?;
     let wanted = match matches.get_one::<String>(SCOPE) {
@@ -327,10 +305,10 @@ async fn set_up(home: &Home, matches: &ArgMatches, access: &Access) -> Result<()
         Ok(own) => own,
         Err(failure) => {
             client.close().await;
-            return with_given_key(home, access, &target, &transport, matches, failure);
+            return with_given_key(home, access, target, transport, matches, failure);
         }
     };
-    let key_in_use = match &transport {
+    let key_in_use = match transport {
         Transport::Http { .. } => found.and_then(|entry| entry.token),
         Transport::Stdio { .. } => tokens::read_key(home, &target.name).ok(),
     };
@@ -341,15 +319,15 @@ async fn set_up(home: &Home, matches: &ArgMatches, access: &Access) -> Result<()
     if let Some(key) = kept {
         client.close().await;
         let change = target.plan(&transport.connection(&key))?;
-        return finish(&target, &transport, &change, matches, own.scope());
+        return finish(target, transport, &change, matches, own.scope());
     }
     let scope = wanted.as_deref().unwrap_or(DEFAULT_SCOPE);
     if is_dry_run {
         client.close().await;
-        return finish(&target, &transport, &planned, matches, Some(scope));
+        return finish(target, transport, &planned, matches, Some(scope));
     }
     let minted = own.mint(&client, scope).await?;
-    let written = write(home, &target, &transport, &minted);
+    let written = write(home, target, transport, &minted);
     let change = match written {
         Ok(change) => change,
         Err(failure) => {
@@ -368,8 +346,7 @@ async fn set_up(home: &Home, matches: &ArgMatches, access: &Access) -> Result<()
     if let ConfigScope::Project(_) = target.scope {
         exclude::keep_out_of_git(&path);
     }
-    report(&target, &transport, &change, Some(scope));
-    Ok(())
+    Ok(report(target, transport, &change, Some(scope)))
 }
 
 /// Writes the key to where the client or the bridge reads it, and then the client's file.
@@ -395,7 +372,7 @@ fn with_given_key(
     transport: &Transport,
     matches: &ArgMatches,
     failure: Failure,
-) -> Result<(), Failure> {
+) -> Result<Value, Failure> {
     let Some(key) = access.explicit_key() else {
         return Err(failure);
     };
@@ -414,7 +391,7 @@ fn finish(
     change: &setup::Change,
     matches: &ArgMatches,
     scope: Option<&str>,
-) -> Result<(), Failure> {
+) -> Result<Value, Failure> {
     if !matches.get_flag(DRY_RUN) {
         change.apply().map_err(|error| unchanged(&error))?;
         if let ConfigScope::Project(_) = target.scope {
@@ -423,24 +400,29 @@ fn finish(
     }
     if matches.get_flag(DRY_RUN) && !output::is_json() {
         eprintln!("{}", change.summary());
-        return Ok(());
+        return Ok(Value::Null);
     }
-    report(target, transport, change, scope);
-    Ok(())
+    Ok(report(target, transport, change, scope))
 }
 
-fn report(target: &Target, transport: &Transport, change: &setup::Change, scope: Option<&str>) {
+/// Says what was done, and returns it for programs.
+fn report(
+    target: &Target,
+    transport: &Transport,
+    change: &setup::Change,
+    scope: Option<&str>,
+) -> Value {
     let token = scope.map(|_| target.token_name());
+    let result = json!({
+        "client": target.client, "file": change.path(), "changed": !change.is_noop(),
+        "edits": change.edits(), "transport": transport.name(), "token": token, "scope": scope,
+    });
     if output::is_json() {
-        terminal::print_json(&json!({
-            "client": target.client, "file": change.path(), "changed": !change.is_noop(),
-            "edits": change.edits(), "transport": transport.name(), "token": token, "scope": scope,
-        }));
-        return;
+        return result;
     }
     note!("{}", change.summary());
     if change.is_noop() {
-        return;
+        return result;
     }
     if let (Some(token), Some(scope)) = (token, scope) {
         note!(
@@ -450,10 +432,31 @@ fn report(target: &Target, transport: &Transport, change: &setup::Change, scope:
         );
     }
     note!("{}", change.note());
+    result
 }
 
 async fn remove(home: &Home, matches: &ArgMatches, access: &Access) -> Result<(), Failure> {
-    let target = Target::read(matches)?;
+    let targets = Target::read_all(matches)?;
+    for target in &targets {
+        // Finds mistakes in every file before anything is changed.
+        setup::plan_removal(&target.client, &target.scope, &target.user, &environment)
+            .map_err(|error| unchanged(&error))?;
+    }
+    let mut reports = Vec::new();
+    for target in &targets {
+        reports.push(remove_client(home, matches, access, target).await?);
+    }
+    print_reports(reports);
+    Ok(())
+}
+
+/// Disconnects one client; what was done, for programs.
+async fn remove_client(
+    home: &Home,
+    matches: &ArgMatches,
+    access: &Access,
+    target: &Target,
+) -> Result<Value, Failure> {
     let change = setup::plan_removal(&target.client, &target.scope, &target.user, &environment)
         .map_err(|error| unchanged(&error))?;
     let token = target.token_name();
@@ -471,8 +474,11 @@ async fn remove(home: &Home, matches: &ArgMatches, access: &Access) -> Result<()
     };
     let is_token_there = own.as_ref().is_some_and(ClientToken::exists);
     if matches.get_flag(DRY_RUN) {
-        eprintln!("{}", change.summary());
-        return Ok(());
+        let is_noop = change.is_noop();
+        if !output::is_json() {
+            eprintln!("{}", change.summary());
+        }
+        return Ok(json!({ "client": target.client, "file": change.path(), "changed": !is_noop }));
     }
     if (!change.is_noop() || is_token_there) && !matches.get_flag("yes") && confirm::can_ask() {
         let title = setup::title(&target.client).unwrap_or_default();
@@ -488,12 +494,12 @@ async fn remove(home: &Home, matches: &ArgMatches, access: &Access) -> Result<()
     if let Ok(client) = client {
         client.close().await;
     }
+    let result = json!({
+        "client": target.client, "file": change.path(), "changed": !change.is_noop(),
+        "token": token, "revoked": is_token_there,
+    });
     if output::is_json() {
-        terminal::print_json(&json!({
-            "client": target.client, "file": change.path(), "changed": !change.is_noop(),
-            "token": token, "revoked": is_token_there,
-        }));
-        return Ok(());
+        return Ok(result);
     }
     let title = setup::title(&target.client).unwrap_or_default();
     if change.is_noop() {
@@ -510,7 +516,7 @@ async fn remove(home: &Home, matches: &ArgMatches, access: &Access) -> Result<()
             home.command()
         ),
     }
-    Ok(())
+    Ok(result)
 }
 
 async fn list(home: &Home, access: &Access) -> Result<(), Failure> {

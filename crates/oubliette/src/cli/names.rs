@@ -9,7 +9,6 @@ use serde_json::{Map, Value};
 
 use super::client::Client;
 use crate::failure::Failure;
-use crate::terminal::printable;
 
 /// What a list shows for a project or token that no longer exists.
 const DELETED: &str = "(deleted)";
@@ -29,23 +28,6 @@ pub(super) async fn stored_scope(text: &str, client: &Client) -> Result<String, 
     };
     let project = project_id(project, client).await?;
     Ok(Scope::join_project(&project, mode))
-}
-
-/// Warns of a token that has the name of a new one: a name shared by two identifies neither.
-pub(super) async fn warn_of_shared_name(given: &Map<String, Value>, client: &Client) {
-    let Some(name) = given.get("name").and_then(Value::as_str) else {
-        return;
-    };
-    let tokens = all_rows("token", client).await.unwrap_or_default();
-    let is_shared = tokens
-        .iter()
-        .any(|token| token.get("name") == Some(&name.into()) && token["status"] == "active");
-    if is_shared {
-        eprintln!(
-            "warning: an active token is called {} already; `oubliette token revoke` needs their ids then",
-            printable(&quoted(name))
-        );
-    }
 }
 
 /// A list with names in place of the ids of projects and tokens that its rows belong to. What cannot be

@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use super::access::Access;
 use super::client::{CallError, Client};
 use super::{
-    arguments, confirm, credentials, help, interactive, last_session, names, openspec, permit,
-    projects, schedules, session_table, show,
+    arguments, checkout, confirm, credentials, help, interactive, last_session, names, openspec,
+    permit, projects, schedules, session_table, show,
 };
 use crate::executor::block_on;
 use crate::failure::Failure;
@@ -162,9 +162,6 @@ pub(super) fn run(
         }
         let named_session = given.get("session_id").cloned();
         let replaced = replaced_project(&client, entry, &given).await?;
-        if entry.name == "token_create" {
-            names::warn_of_shared_name(&given, &client).await;
-        }
         let mut result = call(&client, entry, given).await;
         if let Ok(result) = &result
             && entry.noun() == "session"
@@ -185,7 +182,7 @@ pub(super) fn run(
         Ok::<_, CallError>((result?, replaced))
     };
     let result = block_on(within(matches, work))?;
-    let (result, replaced) = result.map_err(|error| match error {
+    let (mut result, replaced) = result.map_err(|error| match error {
         CallError::Unreachable(failure) if entry.name == "container_exec" => {
             left_running(matches, failure)
         }
@@ -200,12 +197,16 @@ pub(super) fn run(
             );
         }
     }
-    if noun == "project" && result.contains_key("env_names") {
-        print_warnings(&result);
+    if noun == "token" || noun == "project" && result.contains_key("env_names") {
+        print_warnings(entry, &result);
     }
     if output::is_json() {
         terminal::print_json(&result);
         return Ok(());
+    }
+    if noun == "token" {
+        // They were printed already.
+        result.remove("warnings");
     }
     if let Some(id) = created_id(entry, &result) {
         terminal::print_line(&printable(id));
@@ -215,6 +216,8 @@ pub(super) fn run(
         "container_exec" => return print_exec_result(&result),
         "session_cleanup" if !deleted_sessions(&result) => "No sessions were deleted.".to_owned(),
         "session_list" => session_table::format(&result),
+        "session_diff" => checkout::describe_diff(&result),
+        "session_events" => terminal::render(&show::events_for_table(result)),
         "project_changes" => openspec::format_changes(&result),
         "project_tasks" => openspec::format_tasks(&result),
         "project_create" | "project_get" | "project_update" => {
@@ -273,10 +276,11 @@ fn left_running(matches: &ArgMatches, failure: Failure) -> Failure {
 }
 
 /// Prints what a result warns of.
-fn print_warnings(result: &Map<String, Value>) {
+fn print_warnings(entry: &'static Entry, result: &Map<String, Value>) {
     let warnings = result.get("warnings").and_then(Value::as_array);
     for warning in warnings.into_iter().flatten().filter_map(Value::as_str) {
-        eprintln!("warning: {}", printable(warning));
+        let warning = arguments::in_command_words(entry, warning);
+        eprintln!("warning: {}", printable(&warning));
     }
 }
 
@@ -293,6 +297,9 @@ async fn call(
         for (name, value) in client.call(entry.name, given.clone()).await? {
             match (result.get_mut(&name), value) {
                 (Some(Value::Array(rows)), Value::Array(more)) => rows.extend(more),
+                (Some(Value::String(patch)), Value::String(more)) if name == "diff" => {
+                    patch.push_str(&more);
+                }
                 (_, value) => drop(result.insert(name, value)),
             }
         }

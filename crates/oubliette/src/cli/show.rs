@@ -88,6 +88,42 @@ pub(super) fn wants_transcript(matches: &ArgMatches) -> bool {
     !output::is_json() && !matches.get_flag(RAW) && !given("include_children")
 }
 
+/// Events for a table: times as short as they can be, and no session id if all have the same.
+pub(super) fn events_for_table(mut result: Map<String, Value>) -> Map<String, Value> {
+    let Some(Value::Array(events)) = result.get_mut("events") else {
+        return result;
+    };
+    let times: Vec<Option<(String, String)>> = events
+        .iter()
+        .map(|event| terminal::day_and_time(event["timestamp"].as_str()?))
+        .collect();
+    let mut days = times.iter().flatten().map(|(day, _)| day);
+    let first_day = days.next();
+    let is_one_day = days.all(|day| Some(day) == first_day);
+    let first = events.first().map(|event| event["session_id"].clone());
+    let is_one_session = events
+        .iter()
+        .all(|event| Some(&event["session_id"]) == first.as_ref());
+    let rows = events.iter_mut().filter_map(Value::as_object_mut);
+    for (row, time) in rows.zip(&times) {
+        if is_one_session {
+            row.remove("session_id");
+        }
+        if let Some((day, time)) = time {
+            row.remove("timestamp");
+            let at = if is_one_day {
+                time.clone()
+            } else {
+                format!("{day} {time}")
+            };
+            row.insert("at".to_owned(), at.into());
+        }
+    }
+    // So that only the list of the events is left.
+    result.retain(|name, _| name == "events");
+    result
+}
+
 /// `oubliette session show`.
 pub(super) fn run(matches: &ArgMatches, home: &Home, access: &Access) -> Result<(), Failure> {
     block_on(show(matches, home, access))?
@@ -287,6 +323,31 @@ async fn follow(mut log: EventLog<'_>, mut printer: EventPrinter) -> Result<(), 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_of_events_has_short_times_and_no_session_that_is_always_the_same() {
+        let event =
+            |at: &str, session: &str| json!({ "index": 0, "session_id": session, "timestamp": at });
+        let shown = |events: Vec<Value>| {
+            let result = json!({ "events": events, "last_index": 1, "status": "idle" });
+            Value::Object(events_for_table(result.as_object().unwrap().clone()))
+        };
+        let one = shown(vec![
+            event("2027-01-04T12:00:01.123Z", "s"),
+            event("2027-01-04T12:00:02Z", "s"),
+        ]);
+        let at = one["events"][0]["at"].as_str().unwrap();
+        assert!(at.len() == 8 && at.ends_with(":01"), "{at}");
+        assert_eq!(one["events"][0].get("session_id"), None);
+        assert_eq!(one.as_object().unwrap().len(), 1);
+        let several = shown(vec![
+            event("2027-01-04T12:00:01Z", "s"),
+            event("2027-01-06T12:00:01Z", "t"),
+        ]);
+        let at = several["events"][1]["at"].as_str().unwrap();
+        assert!(at.starts_with("2027-01-0") && at.len() == 19, "{at}");
+        assert_eq!(several["events"][1]["session_id"], "t");
+    }
 
     #[test]
     fn the_last_turns_begin_with_their_prompts() {

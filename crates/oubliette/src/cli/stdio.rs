@@ -29,6 +29,9 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 const LAST_REPLIES_TIMEOUT: Duration = Duration::from_secs(10);
 const PARSE_ERROR: i64 = -32700;
 const INTERNAL_ERROR: i64 = -32603;
+const INVALID_REQUEST: i64 = -32600;
+/// Requests that need no `initialize` before them.
+const WITHOUT_INITIALIZE: [&str; 2] = ["ping", "server/discover"];
 const VERSION_IN_REQUEST: &str = "io.modelcontextprotocol/protocolVersion";
 
 struct Bridge {
@@ -98,6 +101,17 @@ pub(super) async fn run(access: &Access) -> Result<(), Failure> {
             if bridge.session.lock().is_some() {
                 stream = Some(tokio::spawn(bridge.clone().read_stream()));
             }
+            continue;
+        }
+        if bridge.is_too_early(&message) {
+            let text = format!(
+                "`{}` came before `initialize`: send that first, or name the protocol version in \
+                 `_meta[\"{VERSION_IN_REQUEST}\"]` of the request (2026-07-28 or newer)",
+                message["method"].as_str().unwrap_or_default()
+            );
+            bridge
+                .reply_error(&message["id"], INVALID_REQUEST, &text)
+                .await;
             continue;
         }
         let mut before = None;
@@ -175,6 +189,17 @@ impl Bridge {
             }
         }
         request
+    }
+
+    /// Whether a message is a request that names no protocol version, before a version was negotiated.
+    fn is_too_early(&self, message: &Value) -> bool {
+        let Some(method) = message["method"].as_str() else {
+            return false;
+        };
+        !message["id"].is_null()
+            && !WITHOUT_INITIALIZE.contains(&method)
+            && message["params"]["_meta"][VERSION_IN_REQUEST].is_null()
+            && self.session.lock().is_none()
     }
 
     /// Sends a message to the server, and what the server answers to the client.

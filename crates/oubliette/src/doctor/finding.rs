@@ -2,6 +2,11 @@
 
 use serde_json::{Value, json};
 
+use crate::terminal::wrap::wrapped;
+
+/// Before the further lines of a finding: as wide as its mark.
+const INDENT: &str = "      ";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Level {
     Good,
@@ -42,14 +47,17 @@ impl Finding {
         }
     }
 
-    pub(super) fn line(&self) -> String {
+    /// As text that is broken between words where the terminal ends.
+    pub(super) fn line(&self, columns: Option<usize>) -> String {
         let mark = match self.level {
             Level::Good => "ok  ",
             Level::Hint => "hint",
             Level::Warning => "warn",
             Level::Bad => "FAIL",
         };
-        format!("{mark}  {}", self.text)
+        let columns = columns.map(|columns| columns.saturating_sub(INDENT.len()));
+        let text = wrapped(&self.text, columns);
+        format!("{mark}  {}", text.replace('\n', &format!("\n{INDENT}")))
     }
 
     pub(super) fn to_json(&self, check: &str) -> Value {
@@ -60,5 +68,20 @@ impl Finding {
             Level::Bad => "problem",
         };
         json!({ "check": check, "level": level, "text": self.text })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_is_broken_between_words_below_its_own_text() {
+        let finding = Finding::hint("no server is running; a command that needs one starts it");
+        assert_eq!(
+            finding.line(Some(40)),
+            "hint  no server is running; a command\n      that needs one starts it"
+        );
+        assert_eq!(finding.line(None).lines().count(), 1);
     }
 }

@@ -9,7 +9,7 @@ use oubliette_model::quoted;
 use super::SessionActor;
 use super::home::PROJECT_HOME;
 use crate::containers::ContainerScope;
-use crate::credentials::{MAX_VALUE_BYTES, SignIn};
+use crate::credentials::{MAX_VALUE_BYTES, SignIn, sign_in_advice};
 use crate::sessions::redactor::Redactor;
 
 impl SessionActor<'_> {
@@ -37,9 +37,9 @@ impl SessionActor<'_> {
     /// Adds to the error of an agent whose key is missing or not accepted how it would sign in.
     fn with_sign_in_hint(&self, error: String) -> String {
         let kinds: Vec<&str> = self.agent.credential_kinds().collect();
-        let Some(first) = kinds.first() else {
+        if kinds.is_empty() {
             return error;
-        };
+        }
         let name = &self.agent.name;
         if let Some((model, path)) = self.own_model_in_use(&error) {
             return format!(
@@ -67,14 +67,10 @@ impl SessionActor<'_> {
                 "{error}; the provider does not accept `{variable}` in the `env` of the project"
             );
         }
-        let quoted: Vec<String> = kinds.iter().map(|kind| format!("`{kind}`")).collect();
-        format!(
-            "{error}; the agent `{name}` signs in with a credential of kind {}: add one with `oubliette \
-             credential add {name} --kind {first}`, and its name to the project with `oubliette project \
-             update {} --credential-refs {name}`",
-            quoted.join(" or "),
-            shell_word(self.project.name.as_str()),
-        )
+        match sign_in_advice(&self.project, &self.agent) {
+            Some(advice) => format!("{error}; {advice}"),
+            None => error,
+        }
     }
 
     /// The model in use, with the file of its key, if the user has added it to the agent's own settings. None
@@ -141,14 +137,5 @@ impl SessionActor<'_> {
         let redactor = Redactor::with_others(self.engine, &self.project, known.into_iter());
         self.redactor = Arc::new(redactor);
         self.step.events.set_redactor(self.redactor.clone());
-    }
-}
-
-/// A name as it is written in a shell; the names of projects have no quotes in them.
-fn shell_word(name: &str) -> String {
-    if name.contains(' ') {
-        format!("'{name}'")
-    } else {
-        name.to_owned()
     }
 }

@@ -6,9 +6,10 @@ use std::path::Path;
 use clap::ArgMatches;
 use serde_json::{Map, Value, json};
 
+use super::stat;
 use crate::cli::client::{CallError, Client};
 use crate::failure::Failure;
-use crate::terminal::{self, output, print_json, printable};
+use crate::terminal::{output, print_json, printable};
 
 /// Shows the diff that the server makes of the checkpoints of a session.
 pub(super) async fn diff_of_server(
@@ -57,7 +58,7 @@ pub(super) async fn diff_of_server(
         if is_json {
             print_json(&whole);
         } else {
-            terminal::print_line(&terminal::render(&whole));
+            stat::print(&stat::from_server(&whole));
         }
     }
     Ok(())

@@ -15,6 +15,7 @@ use super::receive::{self, Work};
 use super::record::SentSession;
 use super::remote::Place;
 use super::snapshot::Quarantine;
+use super::stat;
 use super::{Checkout, directory, reconnecting};
 use crate::cli::access::Access;
 use crate::cli::client::{Client, parameters};
@@ -301,9 +302,15 @@ impl Chosen<'_> {
             print_json(&result);
             return Ok(());
         }
-        let stat = matches.get_flag("stat").then_some("--stat");
-        let words = stat.into_iter().chain(range).chain(paths);
-        let code = if stat.is_none() && std::io::stdout().is_terminal() {
+        if matches.get_flag("stat") {
+            // Only files that were moved as they are count as renamed, as in the server's checkpoints.
+            let format = ["diff", "--no-ext-diff", "--numstat", "-z", "-M100%"].into_iter();
+            let numbers = git.output(format.chain(range).chain(paths))?;
+            stat::print(&stat::from_git(&numbers));
+            return Ok(());
+        }
+        let words = range.into_iter().chain(paths);
+        let code = if std::io::stdout().is_terminal() {
             // Those are for the pager.
             let _signals = hold_signals();
             super::show::diff(&git, words)?

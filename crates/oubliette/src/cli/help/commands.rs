@@ -365,7 +365,7 @@ pub(super) const COMMANDS: &[CommandText] = &[
     text(
         "audit_list",
         "List calls, newest first: when, by which token, what",
-        "Also refused ones; never keys, credentials or prompts.",
+        "Every call: writes, reads (up to a second later) and refused ones; never keys, credentials or prompts.",
         &[
             "oubliette audit list hello",
             "oubliette audit list --by ci --outcome refused",

@@ -47,7 +47,7 @@ impl Summary {
 
     /// One line, and the next commands, on stderr.
     pub(super) fn print(&self, access: &Access) {
-        let mut parts = vec![self.session.clone()];
+        let mut parts = vec![format!("session {}", self.session)];
         match self.found.get("cost_usd").and_then(Value::as_f64) {
             Some(cost) if cost > 0.0 => parts.push(dollars(cost)),
             _ => {}

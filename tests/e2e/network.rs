@@ -2,6 +2,8 @@
 //! happens when a part of it dies.
 
 mod bounds;
+mod clients;
+mod defaults;
 mod egress;
 mod faults;
 mod policies;

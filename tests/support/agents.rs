@@ -75,17 +75,17 @@ impl Setup {
     }
 
     /// The same as sections of a server's configuration.
-    fn section(&self, name: &str, llm: &Llm) -> String {
+    fn section(&self, name: &str) -> String {
         let closed_proxy = "http://127.0.0.1:9";
         // opencode connects to a server of its own on loopback.
-        let direct = format!("localhost,127.0.0.1,{}", llm.ip());
+        let direct = "localhost,127.0.0.1";
         let own = self.env.iter().map(|(name, value)| (*name, value.as_str()));
         let mut text = format!("[agents.{name}.env]\n");
         // The agent can connect only to the model, also where the container has a network.
         for (name, value) in own.chain([
             ("HTTP_PROXY", closed_proxy),
             ("HTTPS_PROXY", closed_proxy),
-            ("NO_PROXY", &direct),
+            ("NO_PROXY", direct),
         ]) {
             text += &format!("{name} = {}\n", json!(value));
         }
@@ -143,14 +143,15 @@ pub fn server_with_agents(names: &[&str], runtime: &str) -> (Server, Llm) {
 /// The same with more settings.
 pub fn server_with(names: &[&str], runtime: &str, settings: &str) -> (Server, Llm) {
     let (llm, image) = match runtime {
-        "docker" => (Llm::start_on(docker::gateway()), docker::userland()),
+        "docker" => (Llm::start(), docker::userland()),
         _ => (Llm::start(), ""),
     };
     let mut config = format!("runtime = \"{runtime}\"\n{settings}");
     for name in names {
         directory(name);
-        config += &Setup::for_agent(name, &llm).section(name, &llm);
+        config += &Setup::for_agent(name, &llm).section(name);
     }
+    config += &allow_model(&llm);
     // For agents that count their tokens and nothing else.
     config += "[models.\"custom:Mock-0\"]\ninput_usd = 1.0\noutput_usd = 2.0\n";
     if !image.is_empty() {
@@ -165,13 +166,19 @@ pub fn server_with(names: &[&str], runtime: &str, settings: &str) -> (Server, Ll
     (server, llm)
 }
 
+/// The section of a configuration by which containers have the model at its address of this machine.
+fn allow_model(llm: &Llm) -> String {
+    format!("[network]\nallow = [\"{}\"]\n", llm.address())
+}
+
 /// A server whose containers have an agent that knows nothing of the model of these tests.
 pub fn server_without_setup(name: &str) -> (Server, Llm) {
     directory(name);
     let llm = Llm::start();
     let config = format!(
-        "runtime = \"sandbox\"\n{}",
-        Setup::default().section(name, &llm)
+        "runtime = \"sandbox\"\n{}{}",
+        Setup::default().section(name),
+        allow_model(&llm)
     );
     let server = Server::start_with(ServerOptions {
         config,

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -64,28 +63,6 @@ fn send(method: &str, path: &str, body: &[u8]) -> Option<String> {
     stream.read_to_string(&mut answer).ok()?;
     let (_, body) = answer.split_once("\r\n\r\n")?;
     Some(body.to_owned())
-}
-
-/// The address under which containers on the engine's bridge find this machine. An engine that has just made
-/// its bridge names only the subnet, whose first address is the gateway.
-pub(crate) fn gateway() -> IpAddr {
-    let bridge =
-        request("GET", "/networks/bridge").expect("no Docker engine; run tests/docker first");
-    let configs = bridge["IPAM"]["Config"].as_array().into_iter().flatten();
-    let addresses = configs.filter_map(|config| {
-        let gateway = config["Gateway"].as_str().and_then(|it| it.parse().ok());
-        gateway.or_else(|| first_address(config["Subnet"].as_str()?))
-    });
-    addresses
-        .into_iter()
-        .next()
-        .map(IpAddr::V4)
-        .unwrap_or_else(|| panic!("the bridge has no gateway: {bridge}"))
-}
-
-fn first_address(subnet: &str) -> Option<Ipv4Addr> {
-    let network: Ipv4Addr = subnet.split('/').next()?.parse().ok()?;
-    Some(Ipv4Addr::from(u32::from(network) + 1))
 }
 
 /// The name of an image with glibc, a shell, git and the usual commands. Made once: its name says

@@ -13,7 +13,7 @@ mod script;
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -96,12 +96,7 @@ struct Recorded {
 impl Llm {
     /// Starts a model on a free port of 127.0.0.1, on a thread of its own.
     pub fn start() -> Self {
-        Self::start_on(Ipv4Addr::LOCALHOST.into())
-    }
-
-    /// Starts a model on another address of this machine, for containers with their own loopback.
-    pub fn start_on(address: IpAddr) -> Self {
-        let listener = std::net::TcpListener::bind((address, 0)).unwrap();
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         listener.set_nonblocking(true).unwrap();
         let recorded = Arc::new(Recorded::default());
@@ -144,9 +139,9 @@ impl Llm {
         format!("{}/v1", self.base())
     }
 
-    /// The address alone.
-    pub fn ip(&self) -> IpAddr {
-        self.address.ip()
+    /// The address and port.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Lets every answer continue that a `hold` delays now.

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,7 +37,11 @@ pub struct NameServer {
 
 impl NameServer {
     pub fn start() -> Self {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        Self::start_on((Ipv4Addr::LOCALHOST, 0).into())
+    }
+
+    pub fn start_on(address: SocketAddr) -> Self {
+        let socket = UdpSocket::bind(address).unwrap();
         let server = Self {
             address: socket.local_addr().unwrap(),
             answers: Answers::default(),
@@ -117,15 +121,33 @@ fn serve_names(socket: &UdpSocket, answers: &Answers, questions: &Mutex<Vec<Stri
 /// and then `end`, and `/hold` never answers.
 #[derive(Debug)]
 pub struct WebServer {
+    address: SocketAddrV4,
     connections: Arc<AtomicUsize>,
     /// The most that were open at once.
     peak: Arc<AtomicUsize>,
 }
 
 impl WebServer {
+    /// On a free port of 127.0.0.1.
+    pub fn on_loopback() -> Self {
+        Self::start(Ipv4Addr::LOCALHOST, 0)
+    }
+
+    pub fn address(&self) -> Ipv4Addr {
+        *self.address.ip()
+    }
+
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
     pub fn start(address: Ipv4Addr, port: u16) -> Self {
         let listener = TcpListener::bind((address, port)).unwrap();
         let server = Self {
+            address: match listener.local_addr().unwrap() {
+                SocketAddr::V4(address) => address,
+                SocketAddr::V6(_) => unreachable!(),
+            },
             connections: Arc::default(),
             peak: Arc::default(),
         };

@@ -30,6 +30,8 @@ pub struct ServerOptions {
     pub env: Vec<(String, String)>,
     /// The user whom the server runs as, if it is not that of the test, who must be root.
     pub run_as: Option<RunAs>,
+    /// A command that executes the one in its further arguments, for example with limits.
+    pub wrapper: Vec<String>,
 }
 
 /// A user of the machine.
@@ -226,7 +228,14 @@ fn spawn(
 ) -> (Child, String, Log) {
     let mut command = match options.run_as {
         Some(user) => as_user(program, user),
-        None => Command::new(program),
+        None => match options.wrapper.split_first() {
+            Some((wrapper, arguments)) => {
+                let mut command = Command::new(wrapper);
+                command.args(arguments).arg(program);
+                command
+            }
+            None => Command::new(program),
+        },
     };
     let mut child = command
         .env_clear()

@@ -23,7 +23,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use oubliette_sandbox::PortRules;
-use oubliette_wire::{EGRESS_SOCKET_VARIABLE, RELAY_SOCKET_PATH};
+use oubliette_wire::{EGRESS_SOCKET_VARIABLE, LOOPBACK_PORTS_VARIABLE, RELAY_SOCKET_PATH};
 use tokio::task::LocalSet;
 
 use control::Control;
@@ -46,6 +46,8 @@ struct Settings {
     uses_mux: bool,
     /// The socket of the gate, if other hosts are reached through it.
     gate_socket: Option<PathBuf>,
+    /// The ports of loopback that lead to the server's machine.
+    loopback_ports: Vec<u16>,
 }
 
 impl Settings {
@@ -60,6 +62,11 @@ impl Settings {
             container_key: variable("OUBLIETTE_CONTAINER_KEY")?,
             uses_mux: variable("OUBLIETTE_CARRIED").is_some_and(|value| value == "1"),
             gate_socket: variable(EGRESS_SOCKET_VARIABLE).map(PathBuf::from),
+            loopback_ports: variable(LOOPBACK_PORTS_VARIABLE)
+                .unwrap_or_default()
+                .split(',')
+                .filter_map(|port| port.parse().ok())
+                .collect(),
         })
     }
 }
@@ -117,7 +124,7 @@ async fn supervise(settings: Settings, spawner: Spawner) -> ExitCode {
     };
     if let Some(socket) = &settings.gate_socket {
         // Before the server is told that commands can run: the first one may need it.
-        tunnel::keep_running(socket.clone()).await;
+        tunnel::keep_running(socket.clone(), &settings.loopback_ports);
     }
     let transport = if settings.uses_mux {
         match MuxListener::start(&settings.container_key, &settings.socket) {

@@ -20,6 +20,11 @@ pub struct Actor {
 }
 
 impl Actor {
+    /// Whether an agent calls, as far as is known.
+    pub(crate) fn is_agent(&self) -> bool {
+        self.session.is_some() || self.unattached
+    }
+
     /// The projects that lists show to this actor.
     pub fn visible(&self) -> VisibleProjects {
         self.scope

@@ -1,5 +1,6 @@
 //! The network `policy`: which rules a container has, the gate that enforces them, and the operations about it.
 
+mod agent_bounds;
 pub(crate) mod allow;
 pub(crate) mod check;
 mod denials;
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use oubliette_gate::{GateCommand, JOURNAL_DIR, Registration, Resolver, journal_files};
-use oubliette_model::{NetworkPolicy, NetworkRules, ProjectId};
+use oubliette_model::{NetworkPolicy, NetworkRules, ProjectId, ProjectSettings};
 use oubliette_runtime::ContainerId;
 use oubliette_store::Project;
 use parking_lot::Mutex;
@@ -48,7 +49,7 @@ impl NetworkState {
             changes,
             changes_receiver: Mutex::new(Some(receiver)),
             denials: PendingDenials::default(),
-            resolver: Resolver::new(settings.network.resolver),
+            resolver: Resolver::of_server(settings.network.resolver),
         }
     }
 }
@@ -82,7 +83,10 @@ impl<'a> Network<'a> {
 
     /// What the containers of a project may reach.
     pub(crate) fn rules_of(self, project: &Project) -> NetworkRules {
-        let settings = &project.settings;
+        self.rules_for(&project.settings)
+    }
+
+    fn rules_for(self, settings: &ProjectSettings) -> NetworkRules {
         NetworkRules::combine(
             &self.engine.settings().network.policy(),
             settings.network_policy.as_ref(),
@@ -103,6 +107,7 @@ impl<'a> Network<'a> {
             project: project.id.to_string(),
             directory,
             rules: self.rules_of(project),
+            version: project.revision,
         };
         let waiting = tokio::time::timeout(REGISTRATION_TIMEOUT, self.send(registration));
         let registered = waiting
@@ -118,10 +123,14 @@ impl<'a> Network<'a> {
 
     async fn send(self, registration: Registration) -> io::Result<()> {
         let id = registration.container.clone();
-        self.state()
-            .registrations
-            .lock()
-            .insert(id.clone(), registration);
+        {
+            let mut registrations = self.state().registrations.lock();
+            let known = registrations.get(&id).map(|known| known.version);
+            // Of two updates at the same time, the later one may be here first.
+            if known.is_none_or(|known| known <= registration.version) {
+                registrations.insert(id.clone(), registration);
+            }
+        }
         let (reply, done) = oneshot::channel();
         let change = Change::Set { id, reply };
         let gone = || io::Error::other("the server is stopping");
@@ -143,7 +152,8 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// Applies changed rules of a project to its containers that run: new connections are decided by them.
+    /// Applies changed rules of a project to its containers that run, and returns when the gate has them: new connections are
+    /// decided by them, and open ones end that they do not allow.
     pub(crate) async fn refresh(self, project: &Project) {
         let rules = self.rules_of(project);
         let changed: Vec<Registration> = {
@@ -156,6 +166,7 @@ impl<'a> Network<'a> {
         for registration in changed {
             let registration = Registration {
                 rules: rules.clone(),
+                version: project.revision,
                 ..registration
             };
             let sent = tokio::time::timeout(REFRESH_TIMEOUT, self.send(registration)).await;

@@ -101,19 +101,21 @@ impl Default for ContainerSettings {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NetworkSettings {
-    /// If absent: `bridge` where the runtime has it, otherwise `host`.
+    /// If absent: `policy` where the runtime has it, otherwise `bridge` or `host`.
     pub default: Option<Network>,
     /// `open`: every public host. `strict`: only what the lists allow.
     pub preset: Preset,
     /// Lists of well-known hosts to allow.
     pub presets: Vec<PresetList>,
     /// Hosts to allow: `host`, `*.host`, an address or a range, each with or without `:port`. Addresses that are
-    /// not public are reached only if they are here, or a name that has them.
+    /// not public are reached only if they are here, or for private networks a name that has them.
     pub allow: Vec<HostPattern>,
     /// Hosts to deny; takes precedence over everything that is allowed, also by projects.
     pub deny: Vec<HostPattern>,
     /// The address and port of a name server, instead of the system's resolver.
     pub resolver: Option<SocketAddr>,
+    /// Seconds (1800) for which a gate of an earlier version of the server may keep open connections before it is replaced.
+    pub gate_replacement_seconds: Option<u32>,
 }
 
 impl NetworkSettings {

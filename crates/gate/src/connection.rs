@@ -3,15 +3,15 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use oubliette_model::{Host, NetworkRules, quoted};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::timeout;
 
-use crate::container::{ContainerGate, Gate, MAX_CONTAINER_CONNECTIONS};
+use crate::container::{ContainerGate, Gate};
 use crate::copy::{CopyError, Counters, check_server_name, copy_both_ways};
 use crate::host_address::is_local;
 use crate::journal::{JournalEntry, JournalEvent};
@@ -31,10 +31,11 @@ const KEEPALIVE_TIME: Duration = Duration::from_secs(60);
 /// Serves a connection in a task of its own, unless its container has too many.
 pub(crate) fn spawn(gate: &Arc<Gate>, container: &Arc<ContainerGate>, stream: UnixStream) {
     let (gate, container) = (gate.clone(), container.clone());
-    let own = container.connections.clone().try_acquire_owned();
+    let limit = gate.max_container_connections();
+    let own = ConnectionPlace::take(&container.open_connections, limit);
     let shared = gate.connections.clone().try_acquire_owned();
-    let (Ok(own), Ok(shared)) = (own, shared) else {
-        refuse_for_limit(stream);
+    let (Some(own), Ok(shared)) = (own, shared) else {
+        refuse_for_limit(stream, limit);
         return;
     };
     tokio::spawn(async move {
@@ -44,15 +45,36 @@ pub(crate) fn spawn(gate: &Arc<Gate>, container: &Arc<ContainerGate>, stream: Un
     });
 }
 
+/// One of the connections that a container may have at once.
+struct ConnectionPlace {
+    taken: Arc<AtomicUsize>,
+}
+
+impl ConnectionPlace {
+    fn take(taken: &Arc<AtomicUsize>, limit: usize) -> Option<Self> {
+        let place = Self {
+            taken: taken.clone(),
+        };
+        let before = taken.fetch_add(1, Ordering::Relaxed);
+        (before < limit).then_some(place)
+    }
+}
+
+impl Drop for ConnectionPlace {
+    fn drop(&mut self) {
+        self.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Without a task: thousands of refused connections must cost nothing.
-fn refuse_for_limit(stream: UnixStream) {
+fn refuse_for_limit(stream: UnixStream, limit: usize) {
     let Ok(stream) = stream.into_std() else {
         return;
     };
     let reply = Reply::Refused {
         kind: RefusalKind::Limit,
         reason: format!(
-            "this container has {MAX_CONTAINER_CONNECTIONS} connections open, which is the maximum; close some"
+            "this container has {limit} connections open, which is the maximum here; close some"
         ),
     };
     if let Ok(mut line) = serde_json::to_vec(&reply) {
@@ -66,14 +88,15 @@ async fn serve(
     gate: &Arc<Gate>,
     container: &Arc<ContainerGate>,
     stream: UnixStream,
-    permits: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+    permits: (ConnectionPlace, OwnedSemaphorePermit),
 ) {
     let mut requests = LineReader::new(stream, MAX_LINE_BYTES);
     let Ok(Ok(Some(request))) = timeout(REQUEST_TIMEOUT, requests.next::<Request>()).await else {
         return;
     };
     let (mut stream, rest) = requests.into_parts();
-    let rules = container.rules();
+    let mut changes = container.rules();
+    let rules = changes.borrow_and_update().clone();
     match request {
         Request::Lookup { name } => {
             let reply = lookup(&rules, &name);
@@ -106,7 +129,9 @@ async fn serve(
             });
             let replied = timeout(REQUEST_TIMEOUT, write_line(&mut stream, &Reply::Opened)).await;
             if matches!(replied, Ok(Ok(()))) {
-                attempt.carry(&rules, &host, stream, server, rest).await;
+                let target = Target { host, address };
+                let ends = (stream, server);
+                attempt.carry(&target, ends, rest, changes).await;
             }
         }
     }
@@ -213,22 +238,26 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// Copies bytes until both sides have sent everything, or the rules no longer allow the connection.
     async fn carry(
         &self,
-        rules: &NetworkRules,
-        host: &Host,
-        client: UnixStream,
-        server: TcpStream,
+        target: &Target,
+        (client, server): (UnixStream, TcpStream),
         first: Vec<u8>,
+        changes: watch::Receiver<Arc<NetworkRules>>,
     ) {
         let counters = Counters::default();
-        let is_allowed = |named: &Host| rules.decide(named, self.port).is_allowed;
-        let may_name = |named: Option<&str>| check_server_name(host, named, is_allowed);
+        let rules = changes.clone();
+        let is_allowed = |named: &Host| rules.borrow().decide(named, self.port).is_allowed;
+        let may_name = |named: Option<&str>| check_server_name(&target.host, named, is_allowed);
         let recorder = ClosedRecorder {
             attempt: self,
             counters: &counters,
         };
-        let copied = copy_both_ways(client, server, first, &counters, may_name).await;
+        let copied = tokio::select! {
+            copied = copy_both_ways(client, server, first, &counters, may_name) => copied,
+            reason = target.refusal(self.port, changes) => Err(CopyError::Denied(reason)),
+        };
         if let Err(CopyError::Denied(reason)) = copied {
             self.record_denial(&reason);
         }
@@ -252,6 +281,32 @@ impl<'a> Attempt<'a> {
         };
         fill(&mut entry);
         self.gate.journal.add(&self.container.project, entry);
+    }
+}
+
+/// What a connection is open to.
+struct Target {
+    host: Host,
+    address: IpAddr,
+}
+
+impl Target {
+    /// Waits for rules that do not allow it; what they say.
+    async fn refusal(&self, port: u16, mut changes: watch::Receiver<Arc<NetworkRules>>) -> String {
+        while changes.changed().await.is_ok() {
+            let rules = changes.borrow_and_update().clone();
+            let (host, address) = (&self.host, self.address);
+            let verdict = rules.decide(host, port);
+            if !verdict.is_allowed {
+                return verdict.rule;
+            }
+            let verdict = rules.decide_address(host, port, address, is_local(address));
+            if !verdict.is_allowed {
+                return verdict.rule;
+            }
+        }
+        // The container is being removed, which ends the connection.
+        std::future::pending().await
     }
 }
 

@@ -4,24 +4,21 @@ use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use oubliette_model::NetworkRules;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use tokio::net::UnixListener;
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::control::{Denial, GateStatus, Registration};
 use crate::journal::Journal;
+use crate::limits::Limits;
 use crate::resolver::Resolver;
 use crate::{EGRESS_SOCKET_NAME, connection, control_client, socket};
 
-/// Open connections of one container, with those that are being opened.
-pub(crate) const MAX_CONTAINER_CONNECTIONS: usize = 512;
-/// Open connections of all containers: two descriptors each.
-const MAX_CONNECTIONS: usize = 8192;
 /// Names of one container that are being looked up.
 const MAX_CONTAINER_LOOKUPS: usize = 16;
 /// `accept` fails when the system is short of memory or descriptors.
@@ -41,6 +38,7 @@ pub(crate) struct Gate {
     pub(crate) containers_changed: Notify,
     pub(crate) resolver: Resolver,
     pub(crate) journal: Journal,
+    limits: Limits,
     pub(crate) connections: Arc<Semaphore>,
     connection_number: AtomicU64,
     subscribers: Mutex<Vec<mpsc::Sender<Denial>>>,
@@ -53,16 +51,17 @@ pub(crate) struct ContainerGate {
     pub(crate) id: String,
     pub(crate) project: String,
     directory: PathBuf,
-    rules: RwLock<Arc<NetworkRules>>,
-    pub(crate) connections: Arc<Semaphore>,
+    rules: watch::Sender<Arc<NetworkRules>>,
+    pub(crate) open_connections: Arc<AtomicUsize>,
     pub(crate) lookups: Arc<Semaphore>,
     denials: Mutex<HashMap<(String, u16), Instant>>,
     pub(crate) closing: CancellationToken,
 }
 
 impl ContainerGate {
-    pub(crate) fn rules(&self) -> Arc<NetworkRules> {
-        self.rules.read().clone()
+    /// The rules, and their changes.
+    pub(crate) fn rules(&self) -> watch::Receiver<Arc<NetworkRules>> {
+        self.rules.subscribe()
     }
 
     /// Whether the server hears of this denial: a loop of a container must not flood it.
@@ -85,14 +84,15 @@ impl ContainerGate {
 }
 
 impl Gate {
-    pub(crate) fn new(data_dir: &Path) -> io::Result<Self> {
+    pub(crate) fn new(data_dir: &Path, limits: Limits) -> io::Result<Self> {
         Ok(Self {
             staging: data_dir.join("run"),
             containers: Mutex::default(),
             containers_changed: Notify::new(),
-            resolver: Resolver::default(),
+            resolver: Resolver::new(None, limits.lookups),
             journal: Journal::start(&data_dir.join(crate::JOURNAL_DIR))?,
-            connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+            limits,
+            connections: Arc::new(Semaphore::new(limits.connections)),
             connection_number: AtomicU64::new(0),
             subscribers: Mutex::default(),
             stopping: CancellationToken::new(),
@@ -105,7 +105,7 @@ impl Gate {
             pid: std::process::id(),
             build: control_client::own_build(),
             containers: self.containers.lock().keys().cloned().collect(),
-            streams: MAX_CONNECTIONS.saturating_sub(free) as u64,
+            streams: self.limits.connections.saturating_sub(free) as u64,
         }
     }
 
@@ -117,20 +117,34 @@ impl Gate {
         self.connection_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Adds a container, or changes the rules of one whose socket is still there. Open connections stay.
+    /// The connections that each container may have at once.
+    pub(crate) fn max_container_connections(&self) -> usize {
+        let containers = self.containers.lock().len();
+        self.limits.of_container(containers)
+    }
+
+    /// Adds a container, or changes the rules of one whose socket is still there. Open connections that the rules still allow
+    /// stay.
     pub(crate) fn set(self: &Arc<Self>, registration: Registration) -> io::Result<()> {
         let Registration {
             container: id,
             project,
             directory,
             rules,
+            ..
         } = registration;
         let known = self.containers.lock().get(&id).cloned();
         if let Some(known) = known
             && known.directory == directory
             && directory.join(EGRESS_SOCKET_NAME).exists()
         {
-            *known.rules.write() = Arc::new(rules);
+            known.rules.send_if_modified(|current| {
+                let is_changed = **current != rules;
+                if is_changed {
+                    *current = Arc::new(rules);
+                }
+                is_changed
+            });
             return Ok(());
         }
         // Any user may connect who sees it: user ids in containers are others.
@@ -139,8 +153,8 @@ impl Gate {
             id: id.clone(),
             project,
             directory,
-            rules: RwLock::new(Arc::new(rules)),
-            connections: Arc::new(Semaphore::new(MAX_CONTAINER_CONNECTIONS)),
+            rules: watch::Sender::new(Arc::new(rules)),
+            open_connections: Arc::default(),
             lookups: Arc::new(Semaphore::new(MAX_CONTAINER_LOOKUPS)),
             denials: Mutex::default(),
             closing: self.stopping.child_token(),

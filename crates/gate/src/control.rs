@@ -25,6 +25,9 @@ pub struct Registration {
     /// The directory on the host that the container sees as `/mcp`.
     pub directory: PathBuf,
     pub rules: NetworkRules,
+    /// The revision of the project that the rules are of: older rules never replace newer ones.
+    #[serde(default)]
+    pub version: i64,
 }
 
 /// A connection that was refused.

@@ -22,7 +22,7 @@ use crate::socket;
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// For a gate to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-const RETRY_INTERVAL: Duration = Duration::from_millis(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 /// For a gate to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -75,7 +75,8 @@ impl Question {
     /// The name, if it can be that of a host.
     pub(crate) fn host(&self) -> Option<Host> {
         let host = self.name.parse::<Host>().ok()?;
-        (self.class == CLASS_IN && matches!(host, Host::Name(_))).then_some(host)
+        let is_address = self.name.parse::<IpAddr>().is_ok();
+        (self.class == CLASS_IN && !is_address).then_some(host)
     }
 
     pub(crate) fn to_bytes(&self) -> Option<Vec<u8>> {

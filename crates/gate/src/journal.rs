@@ -1,7 +1,10 @@
 //! What containers reached and what was refused: a file of bounded size per project, and the one before it.
 //!
 //! A thread of its own writes. Connections never wait for it: lines that it cannot take or cannot write are counted,
-//! and the count is a line when writing works again.
+//! and the count is a line when writing works again. No container can push the lines of others, or its own earlier ones, out of the
+//! files: each has a share ([`shares`]), and repeated lines are one with a count.
+
+mod shares;
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -10,12 +13,14 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::Way;
+use shares::Shares;
 
 /// The directory of the journals in the data directory.
 pub const JOURNAL_DIR: &str = "network";
@@ -23,11 +28,13 @@ pub const JOURNAL_DIR: &str = "network";
 const MAX_FILE_BYTES: u64 = 2 << 20;
 /// Lines that wait for the thread.
 const MAX_QUEUED_LINES: usize = 4096;
+/// How often lines that were held back are looked at.
+const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
 /// A line has a host and a reason, both bounded.
 const MAX_LINE_BYTES: usize = 4096;
 
 /// What happened to a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JournalEvent {
     Opened,
@@ -35,7 +42,7 @@ pub enum JournalEvent {
     Denied,
     /// The host could not be found or reached.
     Failed,
-    /// Lines that could not be written; `count` says how many.
+    /// Lines that could not be written, or were more than the share of their container; `count` says how many.
     Lost,
 }
 
@@ -65,7 +72,7 @@ pub struct JournalEntry {
     pub sent_bytes: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub received_bytes: Option<u64>,
-    /// Of lost lines.
+    /// How many lines were lost, or how many equal ones this line stands for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
 }
@@ -110,6 +117,7 @@ impl Journal {
             max_file_bytes,
             lost: HashMap::new(),
             queue_lost: lost.clone(),
+            shares: Shares::default(),
         };
         std::thread::Builder::new()
             .name("journal".to_owned())
@@ -132,16 +140,41 @@ struct Writer {
     lost: HashMap<String, u64>,
     /// Lines that did not get into the queue, of any project.
     queue_lost: Arc<AtomicU64>,
+    shares: Shares,
 }
 
 impl Writer {
     fn run(&mut self, lines: &Receiver<(String, JournalEntry)>) {
-        for (project, entry) in lines {
-            let queue_lost = self.queue_lost.swap(0, Ordering::Relaxed);
-            let lost = self.lost.remove(&project).unwrap_or(0) + queue_lost;
-            if let Err(unwritten) = self.write(&project, lost, &entry) {
-                self.lost.insert(project, unwritten);
+        let mut flushed_at = Instant::now();
+        loop {
+            let received = lines.recv_timeout(FLUSH_INTERVAL);
+            let now = Instant::now();
+            match received {
+                Ok((project, entry)) => {
+                    if let Some(entry) = self.shares.admit(&project, entry, now) {
+                        self.write_or_count(project, &entry);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
             }
+            if now.duration_since(flushed_at) >= FLUSH_INTERVAL {
+                flushed_at = now;
+                for (project, entry) in self.shares.take_due(now) {
+                    self.write_or_count(project, &entry);
+                }
+            }
+        }
+        for (project, entry) in self.shares.take_all() {
+            self.write_or_count(project, &entry);
+        }
+    }
+
+    fn write_or_count(&mut self, project: String, entry: &JournalEntry) {
+        let queue_lost = self.queue_lost.swap(0, Ordering::Relaxed);
+        let lost = self.lost.remove(&project).unwrap_or(0) + queue_lost;
+        if let Err(unwritten) = self.write(&project, lost, entry) {
+            self.lost.insert(project, unwritten);
         }
     }
 
@@ -239,13 +272,13 @@ pub fn read_journal(
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use super::*;
 
     fn entry(connection: u64) -> JournalEntry {
         JournalEntry {
             connection: Some(connection),
+            // Equal lines would become one.
+            host: format!("{connection}.org"),
             ..JournalEntry::new(JournalEvent::Opened)
         }
     }

@@ -18,6 +18,7 @@ mod copy;
 mod dns;
 mod host_address;
 mod journal;
+mod limits;
 mod lines;
 pub mod process;
 mod protocol;

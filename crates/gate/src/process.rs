@@ -17,6 +17,7 @@ use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 
 use crate::container::Gate;
+use crate::limits::Limits;
 use crate::{control, socket};
 
 /// The subcommand of the binary.
@@ -53,13 +54,13 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     // Other processes of the user must not read what passes through it.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
-    raise_open_file_limit();
+    let limits = Limits::for_open_files(raise_open_file_limit());
     let served = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .and_then(|runtime| {
-            let served = runtime.block_on(serve(&data_dir));
+            let served = runtime.block_on(serve(&data_dir, limits));
             // Lookups in threads cannot be stopped.
             runtime.shutdown_background();
             served
@@ -73,12 +74,13 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-async fn serve(data_dir: &Path) -> io::Result<()> {
+async fn serve(data_dir: &Path, limits: Limits) -> io::Result<()> {
     let run_dir = run_dir(data_dir);
     let Some(_lock) = lock(&run_dir.join(LOCK_NAME)).await? else {
         return Err(io::Error::other("another gate is running"));
     };
-    let gate = Arc::new(Gate::new(data_dir)?);
+    socket::remove_drafts(&run_dir);
+    let gate = Arc::new(Gate::new(data_dir, limits)?);
     let listener = socket::bind(&run_dir, CONTROL_SOCKET_NAME, &run_dir, 0o600)?;
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     tokio::select! {
@@ -149,8 +151,8 @@ async fn until_unused(gate: &Gate) {
     }
 }
 
-/// Each connection needs two.
-fn raise_open_file_limit() {
+/// Each connection needs two. Returns how many there may be.
+fn raise_open_file_limit() -> u64 {
     let now = getrlimit(Resource::Nofile);
     let target = now
         .maximum
@@ -162,4 +164,6 @@ fn raise_open_file_limit() {
     if let Err(error) = setrlimit(Resource::Nofile, wanted) {
         eprintln!("cannot raise the limit of open files: {error}");
     }
+    let current = getrlimit(Resource::Nofile).current;
+    current.unwrap_or(MAX_OPEN_FILES)
 }

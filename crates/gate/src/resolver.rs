@@ -1,8 +1,9 @@
 //! Looks names up: with the system's resolver, or with a name server that the configuration names.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io;
+use std::io::{self, BufRead, Read};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,13 +14,15 @@ use tokio::sync::Semaphore;
 
 use crate::dns::{Answers, Question, TYPE_A, TYPE_AAAA};
 
-/// Of all containers. The system's resolver has a thread for each.
-const MAX_PENDING_LOOKUPS: usize = 64;
+/// At once, for questions that no container asks. The system's resolver has a thread for each.
+const MAX_PENDING_LOOKUPS: usize = 16;
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// A datagram can get lost.
 const DATAGRAM_TIMEOUT: Duration = Duration::from_secs(2);
 const DATAGRAM_ATTEMPTS: usize = 2;
 const MAX_DATAGRAM_BYTES: usize = 4096;
+const HOSTS_FILE: &str = "/etc/hosts";
+const MAX_HOSTS_FILE_BYTES: u64 = 4 << 20;
 /// Of one name.
 const MAX_ADDRESSES: usize = 32;
 
@@ -30,18 +33,16 @@ pub struct Resolver {
     pending: Arc<Semaphore>,
 }
 
-impl Default for Resolver {
-    fn default() -> Self {
-        Self::new(None)
-    }
-}
-
 impl Resolver {
     /// With a name server, or with the system's resolver.
-    pub fn new(server: Option<SocketAddr>) -> Self {
+    pub fn of_server(server: Option<SocketAddr>) -> Self {
+        Self::new(server, MAX_PENDING_LOOKUPS)
+    }
+
+    pub(crate) fn new(server: Option<SocketAddr>, max_pending: usize) -> Self {
         Self {
             server: Arc::new(Mutex::new(server)),
-            pending: Arc::new(Semaphore::new(MAX_PENDING_LOOKUPS)),
+            pending: Arc::new(Semaphore::new(max_pending)),
         }
     }
 
@@ -65,10 +66,9 @@ impl Resolver {
                     // The thread cannot be stopped, so it keeps its permit after a timeout.
                     let blocking = tokio::task::spawn_blocking(move || {
                         let _permit = permit;
-                        (name.as_str(), 0).to_socket_addrs()
+                        ask_system(&name, Path::new(HOSTS_FILE))
                     });
-                    let found = blocking.await.map_err(io::Error::other)??;
-                    Ok(found.map(|address| address.ip()).collect())
+                    blocking.await.map_err(io::Error::other)?
                 }
             }
         };
@@ -89,6 +89,42 @@ impl Resolver {
         }
         Ok(found)
     }
+}
+
+/// Asks the system's resolver for exactly this name. Without the dot, it would try the machine's search list, and find a host
+/// with another name than the one that was decided about. Names with a dot at the end are not looked for in the file of
+/// hosts, so this does.
+fn ask_system(name: &str, hosts_file: &Path) -> io::Result<Vec<IpAddr>> {
+    let listed = match std::fs::File::open(hosts_file) {
+        Ok(file) => listed_addresses(name, file.take(MAX_HOSTS_FILE_BYTES))?,
+        Err(_) => Vec::new(),
+    };
+    if !listed.is_empty() {
+        return Ok(listed);
+    }
+    let found = (format!("{name}."), 0).to_socket_addrs()?;
+    Ok(found.map(|address| address.ip()).collect())
+}
+
+/// The addresses of a name in a file of hosts.
+fn listed_addresses(name: &str, hosts: impl Read) -> io::Result<Vec<IpAddr>> {
+    let mut found = Vec::new();
+    for line in io::BufReader::new(hosts).split(b'\n') {
+        let line = line?;
+        let line = String::from_utf8_lossy(&line);
+        let mut words = line
+            .split('#')
+            .next()
+            .unwrap_or_default()
+            .split_whitespace();
+        let address = words.next().and_then(|word| word.parse().ok());
+        if let Some(address) = address
+            && words.any(|word| word.trim_end_matches('.').eq_ignore_ascii_case(name))
+        {
+            found.push(address);
+        }
+    }
+    Ok(found)
 }
 
 async fn ask_server(server: SocketAddr, name: &str) -> io::Result<Vec<IpAddr>> {
@@ -161,4 +197,18 @@ async fn ask_by_stream(
 /// Unknown to others; forged replies must also hit the port.
 fn random_id() -> u16 {
     RandomState::new().build_hasher().finish() as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_of_hosts_is_searched_for_the_whole_name() {
+        let hosts = b"127.0.0.1 localhost\n10.0.0.5\tgit.corp  Git # comment other\n::1 git.corp\nbad git\n\xff\n";
+        let found = |name| listed_addresses(name, &hosts[..]).unwrap();
+        assert_eq!(found("git.corp").len(), 2);
+        assert_eq!(found("git"), ["10.0.0.5".parse::<IpAddr>().unwrap()]);
+        assert!(found("corp").is_empty() && found("other").is_empty());
+    }
 }

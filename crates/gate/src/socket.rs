@@ -8,6 +8,23 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use tokio::net::{UnixListener, UnixStream};
 
+/// How the names of directories begin in which sockets are made.
+const DRAFT_PREFIX: &str = ".socket-";
+
+/// Removes the directories that a killed process left. No other may be making one.
+pub(crate) fn remove_drafts(staging: &Path) {
+    let entries = std::fs::read_dir(staging).into_iter().flatten().flatten();
+    for entry in entries {
+        let is_draft = entry
+            .file_name()
+            .as_encoded_bytes()
+            .starts_with(DRAFT_PREFIX.as_bytes());
+        if is_draft {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// Binds a socket under its name in one step: it is made in a directory of its own in `staging`, which no container
 /// sees, and then renamed.
 pub(crate) fn bind(
@@ -17,7 +34,7 @@ pub(crate) fn bind(
     mode: u32,
 ) -> io::Result<UnixListener> {
     let draft = tempfile::Builder::new()
-        .prefix(".")
+        .prefix(DRAFT_PREFIX)
         .rand_bytes(6)
         .tempdir_in(staging)?;
     let listener = {

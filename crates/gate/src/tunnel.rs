@@ -8,11 +8,13 @@ mod carry;
 mod gate_connection;
 mod http_proxy;
 mod http_request;
+mod http_response;
 mod listeners;
 mod name_server;
 mod names;
+mod sockets;
 
-use std::io::{self, Write};
+use std::io;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,11 +25,10 @@ use tokio::task::LocalSet;
 use gate_connection::GateSocket;
 use listeners::Listeners;
 use names::Names;
+pub use sockets::{MAX_LOOPBACK_PORTS, TunnelSockets};
 
 /// The subcommand of the client.
 pub const SUBCOMMAND: &str = "tunnel";
-/// What the process prints when programs can use it.
-pub const READY_LINE: &[u8] = b"ready\n";
 
 /// The addresses that a route makes local where the runtime can add one, and those that are local everywhere. The
 /// second range is taken for this machine by some programs, which then do not use it for other hosts.
@@ -44,7 +45,8 @@ struct Tunnel {
     listeners: Listeners,
 }
 
-/// Runs the tunnel until it is killed. The argument is the path of the gate's socket.
+/// Runs the tunnel until it is killed. The argument is the path of the gate's socket; the sockets of the tunnel come from
+/// standard input ([`TunnelSockets`]).
 pub fn run(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
     let Some(socket) = arguments.next().map(PathBuf::from) else {
         eprintln!("usage: oubliette-client tunnel SOCKET");
@@ -67,18 +69,27 @@ pub fn run(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> ExitCode 
 async fn serve(socket: PathBuf) -> io::Result<()> {
     let range = RANGES.iter().find(|(base, _)| is_local(*base));
     let (base, count) = *range.ok_or_else(|| io::Error::other("no address is local"))?;
+    let sockets = sockets::receive()?;
     let tunnel = Rc::new(Tunnel {
         gate: GateSocket::new(socket),
         names: Names::new(base, count),
         listeners: Listeners::default(),
     });
-    listeners::start(&tunnel)?;
-    let name_server = name_server::start(&tunnel).await?;
-    let proxy = http_proxy::start(&tunnel).await?;
-    io::stdout().write_all(READY_LINE)?;
-    io::stdout().flush()?;
-    tokio::join!(name_server, proxy);
-    Ok(())
+    for listener in sockets.usual {
+        listeners::accept_for_names(&tunnel, listener)?;
+    }
+    for listener in sockets.loopback {
+        listeners::accept_for_loopback(&tunnel, listener)?;
+    }
+    for listener in sockets.proxies {
+        http_proxy::start(&tunnel, listener)?;
+    }
+    name_server::start(
+        &tunnel,
+        sockets.name_server_datagrams,
+        sockets.name_server_streams,
+    )?;
+    std::future::pending().await
 }
 
 /// Whether connections to addresses of this range arrive here.

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Level, ProjectId, Scope, SessionId, TokenId};
+use crate::{Level, Network, ProjectId, Scope, SessionId, TokenId};
 
 /// Whether an operation reads or changes something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -133,6 +133,27 @@ pub fn may_mount(scope: Scope, is_from_agent: bool) -> bool {
 /// of the server's machine. No agent may make one, whatever its scope.
 pub fn may_allow_private_addresses(scope: Scope, is_from_agent: bool) -> bool {
     allows_class(scope, Access::Admin) && !is_from_agent
+}
+
+/// Whether a call may give a project this network. With `host` and `bridge` containers reach other hosts, and with `host` every
+/// service of the server's machine, past the rules: only an admin may choose them, and no agent, whatever its scope.
+pub fn may_choose_network(scope: Scope, is_from_agent: bool, network: Network) -> bool {
+    match network {
+        Network::Policy | Network::None => allows_restricted_parameter(scope),
+        Network::Host | Network::Bridge => allows_class(scope, Access::Admin) && !is_from_agent,
+    }
+}
+
+/// Whether an agent whose own containers have the network `own` may give a project the network `wanted`: none that reaches
+/// more. If both have rules, those are compared, too.
+pub fn network_is_within(own: Network, wanted: Network) -> bool {
+    let width = |network| match network {
+        Network::None => 0,
+        Network::Policy => 1,
+        Network::Bridge => 2,
+        Network::Host => 3,
+    };
+    width(wanted) <= width(own)
 }
 
 /// Whether a token with the scope `held` may give an agent a key of the scope `wanted`. An agent
@@ -343,6 +364,17 @@ mod tests {
         assert!(may_mount(Scope::Admin, false) && !may_mount(Scope::Admin, true));
         assert!(may_allow_private_addresses(Scope::Admin, false));
         assert!(!may_allow_private_addresses(Scope::Admin, true));
+        for network in [Network::Host, Network::Bridge] {
+            assert!(may_choose_network(Scope::Admin, false, network));
+            assert!(!may_choose_network(Scope::Admin, true, network));
+            for scope in [Scope::Write, Scope::Read, Scope::AdminRead, own] {
+                assert!(!may_choose_network(scope, false, network), "{scope}");
+            }
+        }
+        for network in [Network::Policy, Network::None] {
+            assert!(may_choose_network(Scope::Write, true, network));
+            assert!(!may_choose_network(own, false, network));
+        }
         for scope in [Scope::Write, Scope::Read, own] {
             assert!(!may_mount(scope, false), "{scope}");
             assert!(!may_allow_private_addresses(scope, false), "{scope}");

@@ -6,6 +6,7 @@
 //! both.
 
 mod address;
+mod bounds;
 mod host;
 mod pattern;
 mod preset;
@@ -155,7 +156,7 @@ impl NetworkRules {
         }
         if let Host::Address(address) = host
             && let Some(range) = special_range(*address)
-            && !self.exempts(host, port, *address)
+            && !self.exempts(host, port, *address, false)
         {
             return Verdict::denied(format!("{range}, which no `allow` of an admin names"));
         }
@@ -186,9 +187,9 @@ impl NetworkRules {
         }
         let range = special_range(address).or(is_local.then_some("an address of this machine"));
         match range {
-            Some(range) if !self.exempts(host, port, address) => Verdict::denied(format!(
-                "it has {range}, which no `allow` of an admin names"
-            )),
+            Some(range) if !self.exempts(host, port, address, is_local) => Verdict::denied(
+                format!("it has {range}, which no `allow` of an admin names"),
+            ),
             _ => Verdict::allowed("public address"),
         }
     }
@@ -213,15 +214,33 @@ impl NetworkRules {
             || ports.any(|port| self.decide(host, *port).is_allowed)
     }
 
-    /// Whether an admin's rule names the address, or by its full name the host that has it. A pattern with `*`
-    /// does not: the owner of one name below it could give that name any address.
-    fn exempts(&self, host: &Host, port: u16, address: std::net::IpAddr) -> bool {
+    /// Whether an admin's rule opens an address that is not public: one that names the address, or for addresses of private
+    /// networks the full name of the host that has it. A pattern with `*` does not: the owner of one name below it could give
+    /// that name any address. Nor does a name open what is this machine's own, or a metadata service: whoever has the name
+    /// would choose.
+    fn exempts(&self, host: &Host, port: u16, address: std::net::IpAddr, is_local: bool) -> bool {
         let resolved = Host::Address(canonical_address(address));
+        let may_be_named = address::is_private_network(address) && !is_local;
         self.allow.iter().any(|rule| {
-            rule.by_admin
-                && (rule.pattern.matches(&resolved, port)
-                    || (rule.pattern.is_exact() && rule.pattern.matches(host, port)))
+            let is_named =
+                may_be_named && rule.pattern.is_exact() && rule.pattern.matches(host, port);
+            rule.by_admin && (is_named || rule.pattern.matches(&resolved, port))
         })
+    }
+
+    /// The ports of this machine's 127.0.0.1 that an admin's rules name one by one. Containers have them at the same address.
+    pub fn loopback_ports(&self) -> Vec<u16> {
+        let loopback = Host::Address(std::net::Ipv4Addr::LOCALHOST.into());
+        let rules = self.allow.iter().filter(|rule| rule.by_admin);
+        let named = rules.filter_map(|rule| {
+            let port = rule.pattern.port()?;
+            let is_named = rule.pattern.host().as_ref() == Some(&loopback);
+            (is_named && self.decide(&loopback, port).is_allowed).then_some(port)
+        });
+        let mut ports: Vec<u16> = named.collect();
+        ports.sort_unstable();
+        ports.dedup();
+        ports
     }
 }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::capabilities::NO_POLICY_NOTE;
 use crate::spec::Dockerfile;
 use crate::{
     Capabilities, Channel, ContainerId, ContainerSpec, ContainerStatus, DataDirNames, Enforcement,
@@ -122,6 +123,7 @@ fn capabilities() -> Capabilities {
             "Each container is a virtual machine with a kernel of its own; sockets of this \
              machine cannot be mounted."
                 .to_owned(),
+            NO_POLICY_NOTE.to_owned(),
             "A container's host name is always its name.".to_owned(),
             "`disk_mb` is measured, and stops containers that exceed it, but refuses no write."
                 .to_owned(),

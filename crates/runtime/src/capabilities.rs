@@ -1,5 +1,6 @@
 //! What a runtime can do on this machine, as plain data.
 
+use oubliette_model::Network;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -39,6 +40,10 @@ impl Capabilities {
     }
 }
 
+/// What a runtime says that has no network `policy`.
+pub(crate) const NO_POLICY_NOTE: &str = "There is no network `policy` here, because no socket of this machine can be mounted: projects \
+     that choose no network have `bridge`, and no `network_policy` applies to them.";
+
 /// Which networks a container can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(inline)]
@@ -48,6 +53,19 @@ pub struct Networks {
     pub bridge: bool,
     /// Only through the gate, which checks every connection against `network_policy`.
     pub policy: bool,
+}
+
+impl Networks {
+    /// The network of containers whose project chooses none: the one that is confined by rules, where there is one.
+    pub fn default_network(self) -> Network {
+        if self.policy {
+            Network::Policy
+        } else if self.bridge {
+            Network::Bridge
+        } else {
+            Network::Host
+        }
+    }
 }
 
 /// Whether a limit is enforced.

@@ -34,6 +34,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use driver::DRIVER;
 
+use crate::capabilities::NO_POLICY_NOTE;
 use crate::names::{CONTAINER_LABEL, DATA_DIR_LABEL, DataDirNames, PROJECT_LABEL};
 use crate::{
     Capabilities, Channel, ContainerId, ContainerSpec, ContainerStatus, ImageSource, Network,
@@ -70,6 +71,9 @@ impl Docker {
         let (engine, mut capabilities) = EngineClient::find(&EngineEnv::from_process()).await?;
         capabilities.host_sockets &= !settings.channel;
         capabilities.networks.policy = capabilities.host_sockets;
+        if !capabilities.networks.policy {
+            capabilities.notes.push(NO_POLICY_NOTE.to_owned());
+        }
         Ok(Self {
             engine,
             capabilities,

@@ -20,7 +20,7 @@ pub use jsonrpc::{InvalidRequest, Message, Request, RpcError, codes};
 pub use lines::{LineReader, LineTooLong, MAX_LINE_BYTES};
 pub use paths::{
     AGENT_INSTRUCTIONS, CLIENT_PATH, CONFIRM_LISTS_VARIABLE, EGRESS_SOCKET_PATH,
-    EGRESS_SOCKET_VARIABLE, RELAY_DIR_PATH, RELAY_SOCKET_PATH,
+    EGRESS_SOCKET_VARIABLE, LOOPBACK_PORTS_VARIABLE, RELAY_DIR_PATH, RELAY_SOCKET_PATH,
 };
 pub use relay::{
     Attach, Attached, CallTool, CallerTool, CallerTools, Cancel, ListTools, ToolEntry, ToolList,

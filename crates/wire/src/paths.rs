@@ -8,6 +8,8 @@ pub const RELAY_SOCKET_PATH: &str = "/mcp/relay.sock";
 pub const EGRESS_SOCKET_PATH: &str = "/mcp/egress.sock";
 /// The variable of PID 1 that names that socket; without it there is no tunnel.
 pub const EGRESS_SOCKET_VARIABLE: &str = "OUBLIETTE_EGRESS_SOCKET";
+/// The environment variable with the ports of loopback that lead to the server's machine, with commas between them.
+pub const LOOPBACK_PORTS_VARIABLE: &str = "OUBLIETTE_LOOPBACK_PORTS";
 /// The program that is PID 1 and the agents' MCP server.
 pub const CLIENT_PATH: &str = "/usr/local/bin/oubliette-client";
 

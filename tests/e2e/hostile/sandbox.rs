@@ -35,7 +35,7 @@ fn port(server: &Server) -> u16 {
 
 #[test(each(sandbox))]
 async fn no_container_can_bind_the_servers_port_while_the_server_is_away(runtime: &str) {
-    let mut server = server_with(runtime, "").await;
+    let mut server = server_with(runtime, "[network]\ndefault = \"host\"\n").await;
     let admin = server.admin();
     let project = admin.project("one").await;
     let port = port(&server);
@@ -181,10 +181,12 @@ async fn what_a_container_runs_is_killed_before_services_of_the_host(runtime: &s
 async fn the_listener_of_opencode_needs_a_password_of_its_own() {
     let (server, _llm) = agents::server_with_agent("opencode", "sandbox");
     let admin = server.admin();
-    let made = json!({ "name": "one", "agent": "opencode", "model": "mock/mock-model" });
+    let made = json!({ "name": "one", "agent": "opencode", "model": "mock/mock-model", "network": "host" });
     let made = admin.call("project_create", made).await;
     let one = made.ok()["project_id"].as_str().unwrap().to_owned();
-    let two = admin.project("two").await;
+    let two = json!({ "name": "two", "network": "host" });
+    let two = admin.call("project_create", two).await;
+    let two = two.ok()["project_id"].as_str().unwrap().to_owned();
     let session = admin.spawn(&one, "say Hello.").await;
     let log = admin
         .follow(&session, |event| event["type"] == "completion")

@@ -402,7 +402,7 @@ async fn no_container_can_bind_the_configured_port_whatever_the_server_got() {
         stdout(&ended).trim().to_owned()
     };
     let taken = TcpListener::bind(&address).unwrap();
-    let created = command(&["project", "create", "app"]).await;
+    let created = command(&["project", "create", "app", "--network", "host"]).await;
     assert_eq!(created.status.code(), Some(0), "{}", stderr(&created));
     assert!(home.server().unwrap()["url"].is_null());
     drop(taken);
@@ -421,7 +421,8 @@ async fn a_container_that_could_take_the_servers_new_port_is_stopped_when_it_is_
     let config = "runtime = \"sandbox\"\n";
     std::fs::write(home.path().join("oubliette.toml"), config).unwrap();
     home.run(&["up"]).await;
-    home.run(&["project", "create", "app"]).await;
+    home.run(&["project", "create", "app", "--network", "host"])
+        .await;
     let status = async || {
         let ended = home.run(&["project", "get", "app", "--json"]).await;
         let project: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();

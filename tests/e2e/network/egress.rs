@@ -11,7 +11,7 @@ async fn programs_reach_a_host_with_and_without_a_proxy(runtime: &str) {
     let (names, address) = (NameServer::start(), loopback_address());
     names.set("web.test", address);
     let _web = WebServer::start(address, 80);
-    let allowed = json!({ "preset": "strict", "allow": ["web.test"] });
+    let allowed = json!({ "preset": "strict", "allow": ["web.test", address] });
     let (_server, admin, project) = project_with(&names, runtime, allowed).await;
     for line in [
         "curl -sS -m 30 http://web.test/",
@@ -46,9 +46,9 @@ async fn programs_reach_a_host_with_and_without_a_proxy(runtime: &str) {
 async fn programs_in_docker_reach_a_host_with_and_without_a_proxy(runtime: &str) {
     let (names, address) = (NameServer::start(), loopback_address());
     names.set("web.test", address);
-    names.set("private.test", address);
+    names.set("private.test", loopback_address());
     let _web = WebServer::start(address, 80);
-    let allowed = json!({ "allow": ["web.test"] });
+    let allowed = json!({ "allow": ["web.test", address] });
     let (_server, admin, project) = project_with(&names, runtime, allowed).await;
     for prefix in ["", NO_PROXY] {
         let line = format!("{prefix} wget -q -O - http://web.test/");
@@ -68,7 +68,8 @@ async fn a_rule_with_a_port_makes_that_port_reachable_without_a_proxy(runtime: &
     let (names, address) = (NameServer::start(), loopback_address());
     names.set("web.test", address);
     let _web = WebServer::start(address, 8081);
-    let allowed = json!({ "preset": "strict", "allow": ["web.test:8081"] });
+    let own = format!("{address}:8081");
+    let allowed = json!({ "preset": "strict", "allow": ["web.test:8081", own] });
     let (_server, admin, project) = project_with(&names, runtime, allowed).await;
     let line = format!("{NO_PROXY} curl -sS -m 30 http://web.test:8081/");
     let said = run(&admin, &project, &line).await;
@@ -84,7 +85,7 @@ async fn tls_is_for_the_server_that_was_asked_for(runtime: &str) {
     let (names, address) = (NameServer::start(), loopback_address());
     names.set("web.test", address);
     names.set("other.test", address);
-    let allowed = json!({ "allow": ["web.test"] });
+    let allowed = json!({ "allow": ["web.test", address] });
     let (server, admin, project) = project_with(&names, runtime, allowed).await;
     start_tls_server(address, "web.test", &server.workspace(&project));
     for prefix in ["", NO_PROXY] {
@@ -126,7 +127,7 @@ async fn programs_reach_a_host_where_the_server_is_not_root() {
         ..ServerOptions::default()
     });
     let admin = server.admin();
-    let project = policy_project(&admin, "one", json!({ "allow": ["web.test"] })).await;
+    let project = policy_project(&admin, "one", json!({ "allow": ["web.test", address] })).await;
     for prefix in ["", NO_PROXY] {
         let line = format!("{prefix} curl -sS -m 30 http://web.test/");
         let said = run(&admin, &project, &line).await;

@@ -19,7 +19,7 @@ async fn start(runtime: &str) -> (NameServer, WebServer, support::Server, Modern
     let (names, address) = (NameServer::start(), loopback_address());
     names.set("web.test", address);
     let web = WebServer::start(address, 80);
-    let allowed = json!({ "allow": ["web.test"] });
+    let allowed = json!({ "allow": ["web.test", address] });
     let (server, admin, project) = project_with(&names, runtime, allowed).await;
     (names, web, server, admin, project)
 }
@@ -56,6 +56,9 @@ async fn a_killed_gate_is_started_again_and_costs_only_open_connections(runtime:
     let (_names, _web, server, admin, project) = start(runtime).await;
     start_download(&server, &admin, &project, 10).await;
     let first = gate_pid(server.home()).unwrap();
+    // What a gate leaves that is killed while it makes a socket.
+    let draft = server.home().join("run/.socket-leftover");
+    std::fs::create_dir(&draft).unwrap();
     kill(first);
     let (code, _) = download_result(&server, &project).await;
     assert_ne!(code, "0", "the open connection ended");
@@ -65,6 +68,52 @@ async fn a_killed_gate_is_started_again_and_costs_only_open_connections(runtime:
     }
     let second = gate_pid(server.home()).unwrap();
     assert_ne!(first, second);
+    assert!(!draft.exists());
+}
+
+/// Its ports stay taken, and what connects meanwhile waits.
+#[test(each(sandbox))]
+async fn a_killed_tunnel_is_started_again_and_loses_no_port(runtime: &str) {
+    let (_names, _web, server, admin, project) = start(runtime).await;
+    let take = "import socket\n\
+                for port in (53, 80, 3128):\n\
+                \x20 s = socket.socket()\n\
+                \x20 try: s.bind(('127.0.0.1', port)); s.listen(); print('BOUND', port)\n\
+                \x20 except OSError: pass\n";
+    std::fs::write(server.workspace(&project).join("take.py"), take).unwrap();
+    for _ in 0..4 {
+        let line = "pkill -KILL -f '[c]lient tunnel' && python3 take.py && curl -sS -m 60 http://web.test/";
+        assert_eq!(run(&admin, &project, line).await, "hello from web.test\n");
+    }
+}
+
+/// As an upgrade replaces a gate, also if a container holds a connection on purpose.
+#[test(each(sandbox), limit = 180)]
+async fn a_held_connection_keeps_a_gate_of_an_earlier_version_for_a_bounded_time(runtime: &str) {
+    let (names, address) = (NameServer::start(), loopback_address());
+    names.set("web.test", address);
+    let web = WebServer::start(address, 80);
+    let config = format!("{}gate_replacement_seconds = 1\n", names.config());
+    let mut server = support::server_with(runtime, &config).await;
+    let admin = server.admin();
+    let allowed = json!({ "allow": ["web.test", address] });
+    let project = policy_project(&admin, "one", allowed).await;
+    let hold = "(curl -sS -m 170 http://web.test/hold; echo $? > ended) >/dev/null 2>&1 &";
+    run(&admin, &project, hold).await;
+    assert!(eventually(WAIT_TIMEOUT, async || web.connections() == 1).await);
+    let first = gate_pid(server.home()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let upgraded = directory.path().join("oubliette");
+    std::fs::copy(binary(), &upgraded).unwrap();
+    assert_eq!(server.stop(), Some(0));
+    server.start_again_as(&upgraded);
+    let replaced = eventually(WAIT_TIMEOUT, async || {
+        gate_pid(server.home()).is_some_and(|pid| pid != first)
+    });
+    assert!(replaced.await);
+    let admin = server.admin();
+    let fetch = "curl -sS -m 60 http://web.test/";
+    assert_eq!(run(&admin, &project, fetch).await, "hello from web.test\n");
 }
 
 #[test(each(sandbox, docker))]
@@ -72,7 +121,7 @@ async fn a_killed_server_costs_no_connection(runtime: &str) {
     let (names, address) = (NameServer::start(), loopback_address());
     names.set("web.test", address);
     let web = WebServer::start(address, 80);
-    let allowed = json!({ "allow": ["web.test"] });
+    let allowed = json!({ "allow": ["web.test", address] });
     let (mut server, admin, project) = project_with(&names, runtime, allowed).await;
     let fetch = if runtime == "docker" {
         "wget -q -O -"
@@ -116,10 +165,10 @@ async fn a_killed_server_costs_no_connection(runtime: &str) {
 
 #[test(each(sandbox), limit = 180)]
 async fn a_restarted_server_cuts_no_connection_of_any_container(runtime: &str) {
-    let (_names, _web, mut server, admin, first) = start(runtime).await;
+    let (_names, web, mut server, admin, first) = start(runtime).await;
     let mut projects = vec![first];
     for name in ["two", "three"] {
-        let policy = json!({ "allow": ["web.test"] });
+        let policy = json!({ "allow": ["web.test", web.address()] });
         projects.push(policy_project(&admin, name, policy).await);
     }
     for project in &projects {
@@ -188,7 +237,7 @@ async fn a_journal_that_cannot_be_written_stops_no_traffic_and_says_what_it_lost
 
 #[test(each(sandbox))]
 async fn nothing_is_left_of_the_gate(runtime: &str) {
-    let (_names, _web, mut server, admin, project) = start(runtime).await;
+    let (_names, web, mut server, admin, project) = start(runtime).await;
     run(&admin, &project, "curl -sS -m 60 http://web.test/").await;
     assert!(gate_pid(server.home()).is_some());
     // Without a container it ends by itself.
@@ -197,7 +246,7 @@ async fn nothing_is_left_of_the_gate(runtime: &str) {
     server.assert_nothing_left().await;
     assert_eq!(gate_pid(server.home()), None);
     let admin = server.admin();
-    let allowed = json!({ "allow": ["web.test"] });
+    let allowed = json!({ "allow": ["web.test", web.address()] });
     let project = policy_project(&admin, "two", allowed).await;
     run(&admin, &project, "curl -sS -m 60 http://web.test/").await;
     server.kill();

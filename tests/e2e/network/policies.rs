@@ -3,7 +3,9 @@
 use serde_json::json;
 use support::network::WebServer;
 
-use super::{NameServer, loopback_address, policy_project, project_with, proxy_status, run};
+use super::{
+    NameServer, log_of, loopback_address, policy_project, project_with, proxy_status, run,
+};
 
 #[test(each(sandbox))]
 async fn project_tokens_cannot_widen_a_policy_and_only_admins_reach_private_addresses(
@@ -49,8 +51,18 @@ async fn project_tokens_cannot_widen_a_policy_and_only_admins_reach_private_addr
         "403 000"
     );
 
-    // The admin's rule holds at once, also for a container that runs.
+    // Nor does a name that an admin allows lead to this machine: its DNS would choose what of it.
     admin.call("network_allow", allow).await.ok();
+    let checked = own.call("network_check", check.clone()).await;
+    assert_eq!(checked.ok()["decision"], "deny");
+    assert_eq!(
+        proxy_status(&admin, &project, "http://web.test/").await,
+        "403 000"
+    );
+
+    // The admin's rule for the address holds at once, also for a container that runs.
+    let by_address = json!({ "project_id": project, "host": address });
+    admin.call("network_allow", by_address).await.ok();
     let checked = own.call("network_check", check).await;
     assert_eq!(
         (&checked.ok()["decision"], &checked.ok()["rule"]),
@@ -62,8 +74,7 @@ async fn project_tokens_cannot_widen_a_policy_and_only_admins_reach_private_addr
     );
 
     // A `write` token that sets the same list keeps the admin's entry, and adds none of its own kind.
-    let keep =
-        json!({ "project_id": project, "network_policy": { "allow": ["web.test", "10.0.0.1"] } });
+    let keep = json!({ "project_id": project, "network_policy": { "allow": ["web.test", address, "10.0.0.1"] } });
     write.call("project_update", keep).await.ok();
     assert_eq!(
         proxy_status(&admin, &project, "http://web.test/").await,
@@ -153,4 +164,62 @@ async fn the_configuration_chooses_the_network_of_projects_that_choose_none(runt
         proxy_status(&admin, &project, "http://evil.test/").await,
         "403 000"
     );
+}
+
+#[test(each(sandbox))]
+async fn a_narrowed_policy_ends_open_connections_that_it_does_not_allow(runtime: &str) {
+    let (names, address) = (NameServer::start(), loopback_address());
+    names.set("web.test", address);
+    names.set("other.test", address);
+    let web = WebServer::start(address, 80);
+    let wide = json!({ "allow": ["web.test", "other.test", address] });
+    let (server, admin, project) = project_with(&names, runtime, wide).await;
+    let hold = |name: &str| {
+        format!("(curl -sS -m 100 http://{name}/hold; echo $? > {name}) >/dev/null 2>&1 &")
+    };
+    for name in ["web.test", "other.test"] {
+        run(&admin, &project, &hold(name)).await;
+    }
+    let timeout = std::time::Duration::from_secs(60);
+    assert!(support::eventually(timeout, async || web.connections() == 2).await);
+    let narrow = json!({ "preset": "strict", "allow": ["web.test", address] });
+    let narrow = json!({ "project_id": project, "network_policy": narrow });
+    admin.call("project_update", narrow).await.ok();
+    let ended = |name: &str| server.workspace(&project).join(name).exists();
+    assert!(support::eventually(timeout, async || ended("other.test")).await);
+    assert!(!ended("web.test"));
+    let denied = log_of(&admin, &project, "denied").await;
+    assert_eq!(denied[0]["host"], "other.test", "{denied:?}");
+}
+
+/// Whichever of two updates is stored last is what the gate has.
+#[test(each(sandbox), limit = 240)]
+async fn updates_at_the_same_time_reach_the_gate_in_their_order(runtime: &str) {
+    let (names, address) = (NameServer::start(), loopback_address());
+    names.set("web.test", address);
+    let _web = WebServer::start(address, 80);
+    let open = json!({ "preset": "open", "allow": [address] });
+    let strict = json!({ "preset": "strict", "allow": [address] });
+    let (_server, admin, project) = project_with(&names, runtime, open.clone()).await;
+    run(&admin, &project, "true").await;
+    for round in 0..12 {
+        let update = async |policy: &serde_json::Value| {
+            let update = json!({ "project_id": project, "network_policy": policy });
+            admin.call("project_update", update).await.ok();
+        };
+        tokio::join!(
+            update(&open),
+            update(&strict),
+            update(&open),
+            update(&strict)
+        );
+        let got = json!({ "project_id": project });
+        let got = admin.call("project_get", got).await;
+        let expected = match got.ok()["network_policy"]["preset"].as_str() {
+            Some("open") => "200 000",
+            _ => "403 000",
+        };
+        let status = proxy_status(&admin, &project, "http://web.test/").await;
+        assert_eq!(status, expected, "round {round}");
+    }
 }

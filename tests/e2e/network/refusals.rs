@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use serde_json::json;
 use support::network::WebServer;
+use support::{Server, ServerOptions};
 
 use super::{
     NO_PROXY, NameServer, log_of, loopback_address, policy_project, project_with, proxy_status, run,
@@ -146,7 +147,8 @@ async fn only_the_ports_of_a_rule_are_reached(runtime: &str) {
     names.set("web.test", address);
     let _web = WebServer::start(address, 80);
     let other = WebServer::start(address, 2525);
-    let allowed = json!({ "preset": "strict", "allow": ["web.test:80"] });
+    let own = format!("{address}:80");
+    let allowed = json!({ "preset": "strict", "allow": ["web.test:80", own] });
     let (_server, admin, project) = project_with(&names, runtime, allowed).await;
     let status = proxy_status(&admin, &project, "http://web.test/").await;
     assert_eq!(status, "200 000");
@@ -156,4 +158,38 @@ async fn only_the_ports_of_a_rule_are_reached(runtime: &str) {
     }
     assert_eq!(other.connections(), 0);
     assert_eq!(log_of(&admin, &project, "denied").await.len(), 4);
+}
+
+/// The machine's search list would make another name of it than the one that was decided about.
+#[test(needs(namespaces, root, sandbox))]
+async fn a_short_name_is_not_completed_by_the_search_list_of_the_machine() {
+    let (resolver, address) = (loopback_address(), loopback_address());
+    let names = NameServer::start_on((resolver, 53).into());
+    names.set("web.corp.test", address);
+    let web = WebServer::start(address, 80);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let lines = format!("nameserver {resolver}\nsearch corp.test\n");
+    std::fs::write(file.path(), lines).unwrap();
+    let mount = format!(
+        "mount --bind {} /etc/resolv.conf && exec \"$@\"",
+        file.path().display()
+    );
+    let server = Server::start_with(ServerOptions {
+        config: "runtime = \"sandbox\"\n".to_owned(),
+        wrapper: ["unshare", "-m", "sh", "-c", &mount, "sh"]
+            .map(str::to_owned)
+            .to_vec(),
+        ..ServerOptions::default()
+    });
+    let admin = server.admin();
+    let policy = json!({ "allow": [address], "deny": ["*.corp.test"] });
+    let project = policy_project(&admin, "one", policy).await;
+    let status = proxy_status(&admin, &project, "http://web.corp.test/").await;
+    assert_eq!(status, "403 000");
+    let status = proxy_status(&admin, &project, "http://web/").await;
+    assert_eq!(status, "502 000");
+    assert_eq!(web.connections(), 0);
+    let asked = names.questions();
+    assert!(asked.contains(&"web".to_owned()), "{asked:?}");
+    assert!(!asked.contains(&"web.corp.test".to_owned()), "{asked:?}");
 }

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use oubliette_model::{Network, WorkspaceId};
+use oubliette_model::{Network, ProjectSettings, WorkspaceId};
 use oubliette_runtime::{ContainerId, ContainerLimits, ContainerSpec, ImageSource, Init, Mount};
 use oubliette_store::{Container, Project};
-use oubliette_wire::{CLIENT_PATH, EGRESS_SOCKET_PATH, EGRESS_SOCKET_VARIABLE, RELAY_DIR_PATH};
+use oubliette_wire::{
+    CLIENT_PATH, EGRESS_SOCKET_PATH, EGRESS_SOCKET_VARIABLE, LOOPBACK_PORTS_VARIABLE,
+    RELAY_DIR_PATH,
+};
 
 use super::{ContainerScope, Containers};
 use crate::workspaces::path_in_container;
@@ -15,6 +18,8 @@ use crate::{EngineError, Result};
 /// The environment variable with the key that the supervisor authenticates itself with.
 pub(super) const CONTAINER_KEY_VARIABLE: &str = "OUBLIETTE_CONTAINER_KEY";
 const DEFAULT_CONTAINER_TYPE: &str = "base";
+const NO_POLICY_REASON: &str = "it needs a socket of this machine in the container, which macOS `container`, engines on other \
+                                machines and `docker.channel` do not have";
 
 /// A container to create.
 #[derive(Debug)]
@@ -101,6 +106,11 @@ impl Containers<'_> {
         if network == Network::Policy {
             let socket = EGRESS_SOCKET_PATH.to_owned();
             env.insert(EGRESS_SOCKET_VARIABLE.to_owned(), socket);
+            let ports = engine.network().rules_of(project).loopback_ports();
+            if !ports.is_empty() {
+                let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
+                env.insert(LOOPBACK_PORTS_VARIABLE.to_owned(), ports.join(","));
+            }
         }
         if !mounts_socket {
             env.insert("OUBLIETTE_CARRIED".to_owned(), "1".to_owned());
@@ -157,17 +167,41 @@ impl Containers<'_> {
 
     /// The network that the containers of a project get when they start.
     pub(crate) async fn network_setting(self, project: &Project) -> Result<Network> {
-        let chosen = project.settings.network;
-        let chosen = chosen.or(self.engine.settings().network.default);
-        if let Some(chosen) = chosen {
+        self.network_of(&project.settings).await
+    }
+
+    /// The same, of settings that may not be stored.
+    pub(crate) async fn network_of(self, settings: &ProjectSettings) -> Result<Network> {
+        if let Some(chosen) = self.chosen_network(settings) {
             return Ok(chosen);
         }
         let runtime = self.runtime().await?;
-        let has_bridge = runtime.capabilities().networks.bridge;
-        Ok(if has_bridge {
-            Network::Bridge
-        } else {
-            Network::Host
+        Ok(runtime.capabilities().networks.default_network())
+    }
+
+    /// The same without waiting for a runtime; none if the runtime decides and is not known yet.
+    pub(crate) fn known_network(self, settings: &ProjectSettings) -> Option<Network> {
+        let decided = || self.state().networks().map(|(_, it)| it.default_network());
+        self.chosen_network(settings).or_else(decided)
+    }
+
+    fn chosen_network(self, settings: &ProjectSettings) -> Option<Network> {
+        settings.network.or(self.engine.settings().network.default)
+    }
+
+    /// Why containers of projects that choose no network reach more than their policy allows, if they do.
+    pub(crate) fn missing_policy(self, settings: &ProjectSettings) -> Option<String> {
+        let (runtime, networks) = self.state().networks()?;
+        let is_missing = !networks.policy && self.chosen_network(settings).is_none();
+        is_missing.then(|| {
+            let network = match networks.default_network() {
+                Network::Bridge => "bridge",
+                _ => "host",
+            };
+            format!(
+                "the runtime `{runtime}` has no network `policy` here, so that the project's containers have `{network}`, \
+                 which no `network_policy` applies to; {NO_POLICY_REASON}"
+            )
         })
     }
 
@@ -187,9 +221,7 @@ impl Containers<'_> {
         }
         if network == Network::Policy {
             return Err(EngineError::invalid(format!(
-                "the runtime `{}` has no network `policy` here: it needs a socket of this machine in the container, \
-                 which macOS `container`, engines on other machines and `docker.channel` do not have; use another \
-                 network",
+                "the runtime `{}` has no network `policy` here: {NO_POLICY_REASON}; use another network",
                 capabilities.name
             )));
         }

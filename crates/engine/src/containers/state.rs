@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use oubliette_model::ProjectId;
-use oubliette_runtime::{ContainerId, RunState, Runtime};
+use oubliette_runtime::{ContainerId, Networks, RunState, Runtime};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -117,6 +117,17 @@ impl ContainerState {
         match &*self.runtime.borrow() {
             Some(Ok(runtime)) => runtime.capabilities().unenforced_limits(),
             _ => Vec::new(),
+        }
+    }
+
+    /// The name of the chosen runtime and the networks it has; none if there is no runtime yet.
+    pub(super) fn networks(&self) -> Option<(&'static str, Networks)> {
+        match &*self.runtime.borrow() {
+            Some(Ok(runtime)) => {
+                let capabilities = runtime.capabilities();
+                Some((capabilities.name, capabilities.networks))
+            }
+            _ => None,
         }
     }
 

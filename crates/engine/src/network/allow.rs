@@ -58,10 +58,10 @@ impl Operation for Allow {
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
         let pattern = parse_pattern(&params)?;
         let audit = call.take_audit_entry();
-        let is_from_agent = actor.session.is_some() || actor.unattached;
-        let by_admin = may_allow_private_addresses(actor.scope, is_from_agent);
+        let by_admin = may_allow_private_addresses(actor.scope, actor.is_agent());
         for _ in 0..MAX_ATTEMPTS {
             let mut project = engine.project(params.project_id).await?;
+            let before = project.settings.clone();
             let settings = &mut project.settings;
             let policy = settings.network_policy.get_or_insert_default();
             if !policy.allow.contains(&pattern) {
@@ -76,6 +76,8 @@ impl Operation for Allow {
             if by_admin && !settings.network_allowed_by_admin.contains(&pattern) {
                 settings.network_allowed_by_admin.push(pattern.clone());
             }
+            let network = engine.network();
+            network.check_agent_bounds(actor, &before, &project).await?;
             project.updated_at = engine.now();
             let updated = engine
                 .store()

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use oubliette_gate::{ControlClient, Denial, own_build};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use super::Network;
 use crate::Engine;
@@ -15,7 +16,9 @@ const MAX_QUEUED_DENIALS: usize = 256;
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// How often a gate of an earlier build, which had open connections, is asked again to end.
-const REPLACEMENT_INTERVAL: Duration = Duration::from_secs(30);
+const REPLACEMENT_INTERVAL: Duration = Duration::from_secs(5);
+/// A connection that stays open, perhaps on purpose, must not keep an earlier build at work for ever.
+const DEFAULT_REPLACEMENT_SECONDS: u32 = 1800;
 
 /// A change of what the gate should have, which is in the state already.
 #[derive(Debug)]
@@ -118,14 +121,12 @@ impl Network<'_> {
         for change in waiting.drain(..) {
             self.confirm(&mut client, change).await;
         }
-        let mut is_outdated = client.status().await?.build != own_build();
+        let is_outdated = client.status().await?.build != own_build();
+        let seconds = self.engine.settings().network.gate_replacement_seconds;
+        let seconds = seconds.unwrap_or(DEFAULT_REPLACEMENT_SECONDS);
+        let deadline = Instant::now() + Duration::from_secs(seconds.into());
+        let mut replacements = tokio::time::interval(REPLACEMENT_INTERVAL);
         loop {
-            let replacement = async {
-                match is_outdated {
-                    true => tokio::time::sleep(REPLACEMENT_INTERVAL).await,
-                    false => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 change = changes.recv() => {
                     let Some(change) = change else { return Ok(()) };
@@ -137,12 +138,11 @@ impl Network<'_> {
                     tracing::warn!("the gate has ended; starting another");
                     return Ok(());
                 }
-                () = replacement => {
-                    let only_if_idle = true;
+                _ = replacements.tick(), if is_outdated => {
+                    let only_if_idle = Instant::now() < deadline;
                     if client.stop(only_if_idle).await.is_ok() {
                         return Ok(());
                     }
-                    is_outdated = true;
                 }
             }
         }

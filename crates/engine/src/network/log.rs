@@ -33,7 +33,7 @@ pub(crate) struct Output {
 #[schemars(inline)]
 struct EntryView {
     at: String,
-    /// `opened`, `closed`, `denied`, `failed`, or `lost` for entries that could not be written.
+    /// `opened`, `closed`, `denied`, `failed`, or `lost` for entries that were not written.
     event: &'static str,
     #[serde(skip_serializing_if = "String::is_empty")]
     host: String,
@@ -54,7 +54,7 @@ struct EntryView {
     /// The same in the entries of one connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     connection: Option<u64>,
-    /// How many entries were lost.
+    /// How many entries this one stands for, or how many were lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     count: Option<u64>,
 }

@@ -75,7 +75,9 @@ impl Operation for Create {
         params: Params,
         call: Call,
     ) -> Result<ProjectView> {
-        let settings = settings(engine, actor, &params)?;
+        let mut settings = settings(engine, actor, &params)?;
+        let network = engine.network();
+        network.bound_new_project(actor, &mut settings).await?;
         let mount = find_mount(engine, actor, &params).await?;
         let now = engine.now();
         let project = Project {
@@ -123,8 +125,7 @@ async fn find_mount(engine: &Engine, actor: &Actor, params: &Params) -> Result<O
     let Some(given) = &params.mount else {
         return Ok(None);
     };
-    let is_from_agent = actor.session.is_some() || actor.unattached;
-    if !may_mount(actor.scope, is_from_agent) {
+    if !may_mount(actor.scope, actor.is_agent()) {
         return Err(EngineError::refused_parameter(
             "mount",
             format!(

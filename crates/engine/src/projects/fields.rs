@@ -5,8 +5,8 @@ use std::path::{Component, Path};
 
 use oubliette_model::{
     BranchPattern, EnvValue, GitIdentity, HostPattern, Level, MIN_SECRET_BYTES, McpServer, Network,
-    NetworkPolicy, ProjectSettings, Scope, ToolStyle, may_allow_private_addresses, may_grant,
-    nearest, quoted,
+    NetworkPolicy, ProjectSettings, Scope, ToolStyle, may_allow_private_addresses,
+    may_choose_network, may_grant, nearest, quoted,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -51,7 +51,8 @@ pub(super) struct SettingsParams {
     container_type: Option<String>,
     /// Container network.
     ///
-    /// `policy`, `none`, `host` or `bridge`. Project tokens cannot set this.
+    /// `policy` (the default where the runtime has it) or `none`; for admins also `host` and `bridge`, which no
+    /// policy applies to. Project tokens cannot set this.
     network: Option<Network>,
     /// What the network `policy` allows.
     ///
@@ -186,6 +187,9 @@ impl SettingsParams {
         set(&mut settings.autonomy, &self.autonomy);
         set(&mut settings.reasoning, &self.reasoning);
         set(&mut settings.container_type, &self.container_type);
+        if self.network != settings.network {
+            self.check_network(actor)?;
+        }
         set(&mut settings.network, &self.network);
         if let Some(policy) = &self.network_policy {
             set_network_policy(settings, policy, actor);
@@ -223,6 +227,21 @@ impl SettingsParams {
             )));
         }
         Ok(())
+    }
+
+    /// Refuses a network that only an admin may choose.
+    fn check_network(&self, actor: &Actor) -> Result<()> {
+        match self.network {
+            Some(network) if !may_choose_network(actor.scope, actor.is_agent(), network) => {
+                let reason = format!(
+                    "this token (`{}`) may not choose that network, which no `network_policy` applies to; an `admin` token \
+                     that is not an agent's can. Use `policy`, which is the default, or `none`",
+                    actor.scope
+                );
+                Err(EngineError::refused_parameter("network", reason))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Every session of the project searches its output for all secrets, so their size is bounded.
@@ -396,8 +415,7 @@ pub(super) fn changed_container_settings(
 
 /// Replaces the policy. Entries that an admin made stay an admin's when others keep them.
 fn set_network_policy(settings: &mut ProjectSettings, policy: &NetworkPolicy, actor: &Actor) {
-    let is_from_agent = actor.session.is_some() || actor.unattached;
-    let by_admin = may_allow_private_addresses(actor.scope, is_from_agent);
+    let by_admin = may_allow_private_addresses(actor.scope, actor.is_agent());
     let before = std::mem::take(&mut settings.network_allowed_by_admin);
     let is_admins = |pattern: &&HostPattern| by_admin || before.contains(pattern);
     settings.network_allowed_by_admin = policy.allow.iter().filter(is_admins).cloned().collect();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use oubliette_agent::ToolEnforcement;
-use oubliette_model::{Access, Mode, Scope};
+use oubliette_model::{Access, Mode, Network, ProjectSettings, Scope};
 use oubliette_runtime::Capabilities;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -28,6 +28,9 @@ pub(crate) struct Output {
     container_types: Vec<String>,
     /// The configured runtime.
     runtime: String,
+    /// The network of projects that choose none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    default_network: Option<Network>,
     /// The container runtime in use and its capabilities; empty if there is none.
     runtimes: Vec<Capabilities>,
     token_scopes: Vec<&'static str>,
@@ -122,6 +125,9 @@ impl Operation for Options {
                 .collect(),
             container_types: settings.container_types.keys().cloned().collect(),
             runtime: settings.runtime.clone(),
+            default_network: engine
+                .containers()
+                .known_network(&ProjectSettings::default()),
             runtimes: runtimes.into_iter().collect(),
             token_scopes: Scope::FORMS.to_vec(),
             limits: settings.limits.clone(),

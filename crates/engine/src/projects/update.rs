@@ -69,6 +69,8 @@ impl Operation for Update {
             params
                 .settings
                 .apply(engine, actor, &mut project.settings)?;
+            let network = engine.network();
+            network.check_agent_bounds(actor, &before, &project).await?;
             if let Some(name) = &params.name {
                 project.name = name.clone();
             }

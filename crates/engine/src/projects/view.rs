@@ -38,6 +38,7 @@ pub(crate) struct ProjectView {
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning: Option<Level>,
     container_type: String,
+    /// Chosen, or the default.
     #[serde(skip_serializing_if = "Option::is_none")]
     network: Option<Network>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,7 +99,12 @@ impl ProjectView {
             .iter()
             .filter(|(name, value)| value.is_hidden(name));
         let hidden_env_names = hidden.map(|(name, _)| name.clone()).collect();
-        let warnings = short_secrets(&settings.env).into_iter().collect();
+        let containers = engine.containers();
+        let warnings = short_secrets(&settings.env)
+            .into_iter()
+            .chain(containers.missing_policy(&settings))
+            .collect();
+        let network = containers.known_network(&settings);
         let mcp_server = |server: oubliette_model::McpServer| McpServerView {
             name: server.name,
             command: server.command,
@@ -125,7 +131,7 @@ impl ProjectView {
             autonomy: settings.autonomy.unwrap_or(Level::High),
             reasoning: settings.reasoning,
             container_type: settings.container_type.unwrap_or_else(|| "base".to_owned()),
-            network: settings.network,
+            network,
             network_policy: settings.network_policy,
             memory_mb: settings.limits.memory_mb.unwrap_or(defaults.memory_mb),
             cpus: settings.limits.cpus.unwrap_or(defaults.cpus),
@@ -208,7 +214,7 @@ pub(crate) struct ProjectSummary {
     description: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     agent: Option<String>,
-    /// Absent: the runtime's default.
+    /// Chosen, or the default.
     #[serde(skip_serializing_if = "Option::is_none")]
     network: Option<Network>,
     /// The directory on the server's machine that is its default workspace.
@@ -220,16 +226,14 @@ pub(crate) struct ProjectSummary {
 
 impl ProjectSummary {
     pub(super) fn new(project: Project, engine: &Engine) -> Self {
+        let network = engine.containers().known_network(&project.settings);
         Self {
             id: project.id,
             project_id: project.id,
             name: project.name.to_string(),
             description: project.settings.description,
             agent: project.settings.agent,
-            network: project
-                .settings
-                .network
-                .or(engine.settings().network.default),
+            network,
             mount: mount_of(project.id, engine),
             created_at: project.created_at.to_string(),
             updated_at: project.updated_at.to_string(),

@@ -49,13 +49,13 @@ async fn copy_both_ways(
 }
 
 /// Whether the other end is closed, and not only its direction to here.
-fn is_closed(stream: &UnixStream) -> bool {
+pub(super) fn is_closed(stream: &UnixStream) -> bool {
     let mut fds = [PollFd::new(stream, PollFlags::empty())];
     let polled = poll(&mut fds, Some(&Timespec::default()));
     polled.is_ok() && fds[0].revents().contains(PollFlags::HUP)
 }
 
-async fn copy(
+pub(super) async fn copy(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
 ) -> io::Result<()> {

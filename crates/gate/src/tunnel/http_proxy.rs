@@ -11,19 +11,19 @@ use tokio::time::timeout;
 use super::carry::carry;
 use super::gate_connection::Refusal;
 use super::http_request::{MAX_HEAD_BYTES, ProxyRequest, head_end};
+use super::http_response::carry_request;
 use super::{Tunnel, listeners};
-use crate::PROXY_ADDRESS;
 use crate::protocol::{RefusalKind, Way};
 
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Binds the proxy; the future serves it.
-pub(super) async fn start(tunnel: &Rc<Tunnel>) -> io::Result<impl Future<Output = ()>> {
-    let listener = TcpListener::bind(PROXY_ADDRESS).await?;
+/// Serves the proxy.
+pub(super) fn start(tunnel: &Rc<Tunnel>, listener: std::net::TcpListener) -> io::Result<()> {
+    let listener = TcpListener::from_std(listener)?;
     let tunnel = tunnel.clone();
-    Ok(async move {
+    tokio::task::spawn_local(async move {
         loop {
             match listener.accept().await {
                 Ok((client, _)) => {
@@ -34,7 +34,8 @@ pub(super) async fn start(tunnel: &Rc<Tunnel>) -> io::Result<impl Future<Output 
                 Err(_) => tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await,
             }
         }
-    })
+    });
+    Ok(())
 }
 
 async fn serve(tunnel: &Tunnel, mut client: TcpStream) {
@@ -55,16 +56,19 @@ async fn serve(tunnel: &Tunnel, mut client: TcpStream) {
         Ok(opened) => opened,
         Err(refusal) => return refuse(&mut client, &request, &refusal).await,
     };
-    let begun = match &request.head {
+    match &request.head {
         None => {
-            client
-                .write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")
-                .await
+            let established = b"HTTP/1.1 200 Connection established\r\n\r\n";
+            let begun = client.write_all(established).await;
+            if begun.is_ok() && server.write_all(&rest).await.is_ok() {
+                carry(client, server, first).await;
+            }
         }
-        Some(head) => server.write_all(head).await,
-    };
-    if begun.is_ok() && server.write_all(&rest).await.is_ok() {
-        carry(client, server, first).await;
+        Some((head, body)) => {
+            if server.write_all(head).await.is_ok() {
+                carry_request(client, server, first, &rest, *body).await;
+            }
+        }
     }
 }
 

@@ -10,8 +10,16 @@ pub(super) const MAX_HEAD_BYTES: usize = 32 << 10;
 pub(super) struct ProxyRequest {
     pub(super) host: String,
     pub(super) port: u16,
-    /// What is sent to the host first; none for `CONNECT`.
-    pub(super) head: Option<Vec<u8>>,
+    /// What is sent to the host first, and what follows it; none for `CONNECT`.
+    pub(super) head: Option<(Vec<u8>, Body)>,
+}
+
+/// What follows the head of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Body {
+    Bytes(u64),
+    /// Its end is known only to who reads it.
+    Chunked,
 }
 
 /// Where the head ends, if it is complete.
@@ -47,9 +55,9 @@ impl ProxyRequest {
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         let (authority, path) = rest.split_at(end);
         let (host, port) = parse_authority(authority, Some(80))?;
-        check_headers(&headers, &host, port)?;
+        let body = check_headers(&headers, &host, port)?;
         let head = rewrite(method, path, authority, version, &headers);
-        let head = Some(head.into_bytes());
+        let head = Some((head.into_bytes(), body));
         Ok(Self { host, port, head })
     }
 }
@@ -96,7 +104,8 @@ fn parse_authority(text: &str, default_port: Option<u16>) -> Result<(String, u16
     Ok((host.to_string(), port))
 }
 
-fn check_headers(headers: &[(&str, &str)], host: &str, port: u16) -> Result<(), &'static str> {
+fn check_headers(headers: &[(&str, &str)], host: &str, port: u16) -> Result<Body, &'static str> {
+    let mut body = Body::Bytes(0);
     let count = |wanted: &str| {
         let named = headers
             .iter()
@@ -116,17 +125,19 @@ fn check_headers(headers: &[(&str, &str)], host: &str, port: u16) -> Result<(), 
         {
             return Err("the Host header is not the host of the request's address");
         }
-        if name.eq_ignore_ascii_case("content-length")
-            && (value.is_empty() || !value.bytes().all(|byte| byte.is_ascii_digit()))
-        {
-            return Err("the length of the body is not a number");
+        if name.eq_ignore_ascii_case("content-length") {
+            let is_number = value.bytes().all(|byte| byte.is_ascii_digit());
+            let length = value.parse().ok().filter(|_| is_number);
+            body = Body::Bytes(length.ok_or("the length of the body is not a number")?);
         }
-        if name.eq_ignore_ascii_case("transfer-encoding") && !value.eq_ignore_ascii_case("chunked")
-        {
-            return Err("the encoding of the body is not `chunked`");
+        if name.eq_ignore_ascii_case("transfer-encoding") {
+            if !value.eq_ignore_ascii_case("chunked") {
+                return Err("the encoding of the body is not `chunked`");
+            }
+            body = Body::Chunked;
         }
     }
-    Ok(())
+    Ok(body)
 }
 
 /// The request as the host gets it. The connection is for this one request: the next may be for another host.
@@ -179,14 +190,18 @@ mod tests {
         let plain = plain.unwrap();
         assert_eq!((plain.host.as_str(), plain.port), ("example.org", 8080));
         assert_eq!(
-            String::from_utf8(plain.head.unwrap()).unwrap(),
+            String::from_utf8(plain.head.clone().unwrap().0).unwrap(),
             "POST /a?b=c HTTP/1.1\r\nHost: example.org:8080\r\nAccept: */*\r\nContent-Length: 3\r\n\
              Connection: close\r\n\r\n"
         );
+        assert_eq!(plain.head.unwrap().1, Body::Bytes(3));
+        let chunked = "POST http://a.org/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+        assert_eq!(parse(chunked).unwrap().head.unwrap().1, Body::Chunked);
         let bare = parse("GET http://example.org?x HTTP/1.0\r\n\r\n").unwrap();
         assert!(
             bare.head
                 .unwrap()
+                .0
                 .starts_with(b"GET /?x HTTP/1.0\r\nHost: example.org\r\n")
         );
     }
@@ -228,7 +243,7 @@ mod tests {
             let _ = parse(&text);
             let request = format!("GET http://{host}.org/ HTTP/1.1\r\n{text}\r\n\r\n");
             if let Ok(parsed) = parse(&request[..head_end(request.as_bytes()).unwrap()]) {
-                let head = String::from_utf8(parsed.head.unwrap()).unwrap();
+                let head = String::from_utf8(parsed.head.unwrap().0).unwrap();
                 let hosts = head.lines().filter(|line| line.to_ascii_lowercase().starts_with("host:"));
                 prop_assert_eq!(hosts.count(), 1);
                 prop_assert!(head.ends_with("\r\n\r\n"));

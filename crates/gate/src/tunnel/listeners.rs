@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,10 +13,9 @@ use tokio::sync::Semaphore;
 
 use super::Tunnel;
 use super::carry::carry;
+use super::sockets::USUAL_PORTS;
 use crate::protocol::Way;
 
-/// SSH, HTTP, HTTPS and git, on every address. Other ports stay free for servers that agents start.
-const USUAL_PORTS: [u16; 4] = [22, 80, 443, 9418];
 /// Ports that rules name, each on the address of its name.
 const MAX_NAMED_LISTENERS: usize = 256;
 /// Connections that are open or being opened. The gate has a limit of its own, which is reached first.
@@ -36,14 +35,6 @@ impl Default for Listeners {
             connections: Rc::new(Semaphore::new(MAX_CONNECTIONS)),
         }
     }
-}
-
-/// Listens on the usual ports.
-pub(super) fn start(tunnel: &Rc<Tunnel>) -> io::Result<()> {
-    for port in USUAL_PORTS {
-        listen(tunnel, Ipv4Addr::UNSPECIFIED, port)?;
-    }
-    Ok(())
 }
 
 /// Listens on the ports that rules name for the name with this address.
@@ -69,12 +60,39 @@ pub(super) fn listen_for(tunnel: &Rc<Tunnel>, address: Ipv4Addr, ports: &[u16]) 
 fn listen(tunnel: &Rc<Tunnel>, address: Ipv4Addr, port: u16) -> io::Result<()> {
     let listener = std::net::TcpListener::bind((address, port))?;
     listener.set_nonblocking(true)?;
+    accept_for_names(tunnel, listener)
+}
+
+/// Carries connections to the host whose name has the address that they are made to.
+pub(super) fn accept_for_names(
+    tunnel: &Rc<Tunnel>,
+    listener: std::net::TcpListener,
+) -> io::Result<()> {
+    accept(tunnel, listener, |tunnel, local| match local.ip() {
+        IpAddr::V4(address) => tunnel.names.name_of(address),
+        IpAddr::V6(_) => None,
+    })
+}
+
+/// Carries connections to the same port of the server's machine.
+pub(super) fn accept_for_loopback(
+    tunnel: &Rc<Tunnel>,
+    listener: std::net::TcpListener,
+) -> io::Result<()> {
+    accept(tunnel, listener, |_, local| Some(local.ip().to_string()))
+}
+
+fn accept(
+    tunnel: &Rc<Tunnel>,
+    listener: std::net::TcpListener,
+    find_host: fn(&Tunnel, SocketAddr) -> Option<String>,
+) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     let tunnel = tunnel.clone();
     tokio::task::spawn_local(async move {
         loop {
             match listener.accept().await {
-                Ok((client, _)) => serve(&tunnel, client),
+                Ok((client, _)) => serve(&tunnel, client, find_host),
                 Err(_) => tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await,
             }
         }
@@ -82,11 +100,13 @@ fn listen(tunnel: &Rc<Tunnel>, address: Ipv4Addr, port: u16) -> io::Result<()> {
     Ok(())
 }
 
-fn serve(tunnel: &Rc<Tunnel>, client: TcpStream) {
-    let target = client.local_addr().ok().and_then(|local| match local.ip() {
-        IpAddr::V4(address) => Some((tunnel.names.name_of(address)?, local.port())),
-        IpAddr::V6(_) => None,
-    });
+fn serve(
+    tunnel: &Rc<Tunnel>,
+    client: TcpStream,
+    find_host: fn(&Tunnel, SocketAddr) -> Option<String>,
+) {
+    let local = client.local_addr().ok();
+    let target = local.and_then(|local| Some((find_host(tunnel, local)?, local.port())));
     let Some((name, port)) = target else {
         reset(&client);
         return;

@@ -18,7 +18,6 @@ use super::{Tunnel, listeners};
 use crate::dns::{Code, Question, TYPE_A};
 use crate::protocol::RefusalKind;
 
-const PORT: u16 = 53;
 /// A program asks again after this time; the address stays the same.
 const TTL_SECONDS: u32 = 60;
 const MAX_QUERY_BYTES: usize = 512;
@@ -38,21 +37,25 @@ struct NameServer {
     refused: RefCell<HashMap<String, Instant>>,
 }
 
-/// Binds the sockets; the future serves them.
-pub(super) async fn start(tunnel: &Rc<Tunnel>) -> io::Result<impl Future<Output = ()>> {
-    let address = (Ipv4Addr::LOCALHOST, PORT);
-    let datagrams = Rc::new(UdpSocket::bind(address).await?);
-    let streams = TcpListener::bind(address).await?;
+/// Answers questions on these sockets.
+pub(super) fn start(
+    tunnel: &Rc<Tunnel>,
+    datagrams: Vec<std::net::UdpSocket>,
+    streams: Vec<std::net::TcpListener>,
+) -> io::Result<()> {
     let server = Rc::new(NameServer {
         tunnel: tunnel.clone(),
         refused: RefCell::default(),
     });
-    Ok(async move {
-        tokio::join!(
-            serve_datagrams(server.clone(), datagrams),
-            serve_streams(server, streams)
-        );
-    })
+    for socket in datagrams {
+        let socket = Rc::new(UdpSocket::from_std(socket)?);
+        tokio::task::spawn_local(serve_datagrams(server.clone(), socket));
+    }
+    for listener in streams {
+        let listener = TcpListener::from_std(listener)?;
+        tokio::task::spawn_local(serve_streams(server.clone(), listener));
+    }
+    Ok(())
 }
 
 async fn serve_datagrams(server: Rc<NameServer>, socket: Rc<UdpSocket>) {
@@ -109,10 +112,13 @@ impl NameServer {
 
     async fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
         let question = Question::parse(query)?;
-        let Some(Host::Name(name)) = question.host() else {
-            return question.reply(Code::NoSuchName, &[], 0);
+        let found = match question.host() {
+            Some(Host::Name(name)) => self.find(&name).await,
+            // `localhost`.
+            Some(Host::Address(_)) => Ok(Ipv4Addr::LOCALHOST),
+            None => Err(Code::NoSuchName),
         };
-        match self.find(&name).await {
+        match found {
             // Only IPv4 has addresses inside; the name has no other records.
             Ok(address) if question.kind == TYPE_A => {
                 question.reply(Code::Ok, &[address], TTL_SECONDS)
@@ -124,7 +130,7 @@ impl NameServer {
 
     async fn find(&self, name: &str) -> Result<Ipv4Addr, Code> {
         let tunnel = &self.tunnel;
-        if name == "localhost" || name.ends_with(".localhost") {
+        if name.ends_with(".localhost") {
             return Ok(Ipv4Addr::LOCALHOST);
         }
         if self.was_just_refused(name) {

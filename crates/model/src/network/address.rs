@@ -122,3 +122,21 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
         .find(|(base, bits, _)| is_in(*base, *bits));
     found.map(|(_, _, what)| *what)
 }
+
+/// Addresses of metadata services in ranges of private networks.
+const METADATA: &[IpAddr] = &[
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+];
+
+/// Whether an address is one of a private network: those of a site, a carrier, or a provider's virtual network. Loopback,
+/// link-local and metadata addresses are not.
+pub(super) fn is_private_network(address: IpAddr) -> bool {
+    let address = canonical_address(address);
+    let is_in_range = match address {
+        IpAddr::V4(v4) => v4.is_private() || (v4.octets()[0] == 100 && v4.octets()[1] & 0xc0 == 64),
+        IpAddr::V6(v6) => v6.is_unique_local(),
+    };
+    is_in_range && !METADATA.contains(&address)
+}

@@ -1,7 +1,7 @@
 //! A host as a program names it: a domain name or an address.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
 use super::canonical_address;
@@ -9,9 +9,10 @@ use crate::{InvalidValue, quoted};
 
 /// The longest domain name.
 pub const MAX_NAME_BYTES: usize = 253;
+const LOCALHOST: &str = "localhost";
 const MAX_LABEL_BYTES: usize = 63;
 
-/// A domain name in lower case without a dot at its end, or an address.
+/// A domain name in lower case without a dot at its end, or an address. `localhost` is an address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Host {
     Name(String),
@@ -28,7 +29,13 @@ impl FromStr for Host {
         if let Ok(address) = bare.unwrap_or(text).parse::<IpAddr>() {
             return Ok(Self::Address(canonical_address(address)));
         }
-        parse_name(text).map(Self::Name)
+        let name = parse_name(text)?;
+        // It means this address wherever it is asked for, so that rules need no other.
+        Ok(if name == LOCALHOST {
+            Self::Address(Ipv4Addr::LOCALHOST.into())
+        } else {
+            Self::Name(name)
+        })
     }
 }
 

@@ -66,18 +66,40 @@ impl HostPattern {
         !matches!(self.hosts, Hosts::Below(_))
     }
 
+    /// Whether it matches everything that the other one matches.
+    pub fn covers(&self, other: &Self) -> bool {
+        let covers_ports = self.port.is_none() || self.port == other.port;
+        covers_ports
+            && match (&self.hosts, &other.hosts) {
+                (Hosts::Name(own), Hosts::Name(name)) => own == name,
+                (Hosts::Below(own), Hosts::Name(name)) => is_below(name, own),
+                (Hosts::Below(own), Hosts::Below(name)) => name == own || is_below(name, own),
+                (
+                    Hosts::Range { base, bits },
+                    Hosts::Range {
+                        base: inner,
+                        bits: inner_bits,
+                    },
+                ) => bits <= inner_bits && is_in_range(*inner, *base, *bits),
+                _ => false,
+            }
+    }
+
     fn matches_host(&self, host: &Host) -> bool {
         match (&self.hosts, host) {
             (Hosts::Name(own), Host::Name(name)) => own == name,
-            (Hosts::Below(own), Host::Name(name)) => name
-                .strip_suffix(own.as_str())
-                .is_some_and(|rest| rest.len() > 1 && rest.ends_with('.')),
+            (Hosts::Below(own), Host::Name(name)) => is_below(name, own),
             (Hosts::Range { base, bits }, Host::Address(address)) => {
                 is_in_range(canonical_address(*address), *base, *bits)
             }
             _ => false,
         }
     }
+}
+
+fn is_below(name: &str, above: &str) -> bool {
+    name.strip_suffix(above)
+        .is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
 }
 
 fn full_bits(address: IpAddr) -> u8 {

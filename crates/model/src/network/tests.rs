@@ -211,15 +211,82 @@ fn only_an_admin_leads_containers_to_addresses_that_are_not_public() {
             "{allow} {by_admin}: {}",
             verdict.rule
         );
-        let own = rules.decide_address(&named, 443, address("8.8.8.8"), true);
-        assert_eq!(
-            own.is_allowed,
-            by_admin && allow.starts_with("db.") && !allow.ends_with("22")
-        );
+        // This machine's own addresses are opened by address only.
+        for (own, is_local) in [("8.8.8.8", true), ("10.0.0.1", true)] {
+            let verdict = rules.decide_address(&named, 443, address(own), is_local);
+            let is_named = by_admin && allow == "10.0.0.0/8" && own == "10.0.0.1";
+            assert_eq!(verdict.is_allowed, is_named, "{allow} {own}");
+        }
     }
     let rules = rules(Preset::Open, &["10.0.0.1:80"], &[], true);
     assert!(rules.decide(&host("10.0.0.1"), 80).is_allowed);
     assert!(!rules.decide(&host("10.0.0.1"), 81).is_allowed);
+}
+
+#[test]
+fn a_name_that_an_admin_allows_does_not_lead_to_this_machine_or_a_metadata_service() {
+    let named = host("db.example.org");
+    for guarded in [
+        "127.0.0.1",
+        "127.9.9.9",
+        "0.0.0.0",
+        "169.254.169.254",
+        "169.254.1.1",
+        "168.63.129.16",
+        "100.100.100.200",
+        "192.0.0.192",
+        "::1",
+        "::ffff:127.0.0.1",
+        "64:ff9b::a9fe:a9fe",
+        "fe80::1",
+        "fd00:ec2::254",
+        "fd20:ce::254",
+    ] {
+        let by_name = rules(Preset::Open, &["db.example.org"], &[], true);
+        let verdict = by_name.decide_address(&named, 443, address(guarded), false);
+        assert!(!verdict.is_allowed, "{guarded}");
+        let by_address = rules(Preset::Open, &["db.example.org", guarded], &[], true);
+        let verdict = by_address.decide_address(&named, 443, address(guarded), false);
+        assert!(verdict.is_allowed, "{guarded}: {}", verdict.rule);
+    }
+    for private in [
+        "10.0.0.1",
+        "172.16.0.1",
+        "192.168.1.1",
+        "100.64.0.1",
+        "fd12::1",
+    ] {
+        let by_name = rules(Preset::Open, &["db.example.org"], &[], true);
+        let verdict = by_name.decide_address(&named, 443, address(private), false);
+        assert!(verdict.is_allowed, "{private}: {}", verdict.rule);
+    }
+}
+
+#[test]
+fn localhost_is_an_address_and_the_ports_of_it_that_rules_name_are_known() {
+    assert_eq!(host("LocalHost."), host("127.0.0.1"));
+    let own = rules(
+        Preset::Strict,
+        &[
+            "localhost:8080",
+            "127.0.0.1:11434",
+            "127.0.0.2:9",
+            "127.0.0.1",
+            "127.0.0.0/8:7",
+            "127.0.0.1:1",
+        ],
+        &["127.0.0.1:1"],
+        true,
+    );
+    assert!(own.decide(&host("localhost"), 8080).is_allowed);
+    assert_eq!(own.loopback_ports(), [8080, 11434]);
+    let not_admins = rules(
+        Preset::Open,
+        &["localhost:8080", "127.0.0.1:11434"],
+        &[],
+        false,
+    );
+    assert_eq!(not_admins.loopback_ports(), [0; 0]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::doctor::Finding;
 use crate::executor::block_on;
 use crate::failure::Failure;
 
-/// Of those whose containers have the network `host`.
+/// Of those whose containers have a network past the policy.
 const MAX_NAMED_PROJECTS: usize = 10;
 
 /// The findings about the running server, by what was checked.
@@ -39,7 +39,7 @@ async fn ask(access: &Access) -> Result<Vec<(&'static str, Vec<Finding>)>, Failu
         ),
         (
             "project_networks",
-            host_networks(&rows(&options, "runtimes"), &rows(&projects, "projects")),
+            project_networks(&rows(&options, "runtimes"), &rows(&projects, "projects")),
         ),
         ("agents", agents(&rows(&options, "agents"))),
         (
@@ -71,34 +71,46 @@ fn containers(configured: &str, runtimes: &[Value]) -> Vec<Finding> {
     ))]
 }
 
-/// Names the projects whose containers share the network of this machine.
-fn host_networks(runtimes: &[Value], projects: &[Value]) -> Vec<Finding> {
-    let networks = runtimes.first().map(|runtime| &runtime["networks"]);
-    let Some(networks) = networks.filter(|networks| networks["host"] == true) else {
-        return Vec::new();
-    };
-    let is_default = networks["bridge"] == false;
-    let names: Vec<&str> = projects
-        .iter()
-        .filter(|project| {
-            project["network"] == "host" || (project["network"].is_null() && is_default)
-        })
-        .map(|project| text(project, "name"))
-        .collect();
-    if names.is_empty() {
-        return Vec::new();
+/// Says where no network `policy` is to be had, and names the projects whose containers go past it.
+fn project_networks(runtimes: &[Value], projects: &[Value]) -> Vec<Finding> {
+    let has_policy = |runtime: &Value| runtime["networks"]["policy"] == true;
+    let mut findings = Vec::new();
+    if let Some(runtime) = runtimes.first().filter(|runtime| !has_policy(runtime)) {
+        findings.push(Finding::warning(format!(
+            "the runtime `{}` has no network `policy` here: containers reach other hosts, and no `network_policy` applies to \
+             them; `oubliette project update NAME --network none` takes a project's network away",
+            text(runtime, "name")
+        )));
     }
-    let shown = names.iter().take(MAX_NAMED_PROJECTS).copied();
-    let shown: Vec<&str> = shown.collect();
+    let names_with = |network: &str| {
+        let with = projects.iter().filter(|it| it["network"] == network);
+        let names: Vec<&str> = with.map(|project| text(project, "name")).collect();
+        (!names.is_empty()).then(|| shorten(&names))
+    };
+    if let Some(names) = names_with("host") {
+        findings.push(Finding::warning(format!(
+            "containers of {names} have the network `host` and reach every service on this machine's loopback address; \
+             `oubliette project update NAME --network policy` confines a project to what its policy allows"
+        )));
+    }
+    if runtimes.first().is_some_and(has_policy)
+        && let Some(names) = names_with("bridge")
+    {
+        findings.push(Finding::hint(format!(
+            "containers of {names} have the network `bridge`, which no `network_policy` applies to; `oubliette project \
+             update NAME --network policy` confines a project to what its policy allows"
+        )));
+    }
+    findings
+}
+
+fn shorten(names: &[&str]) -> String {
+    let shown: Vec<&str> = names.iter().take(MAX_NAMED_PROJECTS).copied().collect();
     let others = match names.len() - shown.len() {
         0 => String::new(),
         count => format!(" and {count} others"),
     };
-    vec![Finding::hint(format!(
-        "containers of {}{others} have the network `host` and reach every service on this machine's loopback address; \
-         `oubliette project update NAME --network policy` confines a project to what its policy allows",
-        shown.join(", ")
-    ))]
+    format!("{}{others}", shown.join(", "))
 }
 
 fn agents(agents: &[Value]) -> Vec<Finding> {

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod agent_install;
 mod attach;
 mod background;
 mod clients;

@@ -8,9 +8,9 @@ use support::{stderr, stdout};
 
 use super::User;
 
-const FILES: usize = 40_000;
+const FILES: usize = 15_000;
 /// Above what a checkpoint keeps of a file, and above what a message carries.
-const LARGE_BYTES: u64 = 200_000_000;
+const LARGE_BYTES: u64 = 64_000_000;
 /// What a command needs at most, however many files there are.
 const MAX_COMMAND_KIB: u64 = 500_000;
 const POLL_INTERVAL: Duration = Duration::from_millis(5);

@@ -455,22 +455,20 @@ async fn a_server_that_dies_while_it_scans_loses_and_doubles_nothing() {
     let admin = server.admin();
     let project = admin.project("one").await;
     let mut random = Random::new();
-    let many = "/sh for n in $(seq 1 300); do echo $RANDOM$n > file-$n; done";
+    // A file outside of the workspace says that the agent's work is done, and that the scan comes next.
+    let many = "/sh for n in $(seq 1 300); do echo $RANDOM$n > file-$n; done; touch /root/mark-1";
     let session = admin.spawn(&project, many).await;
     for turn in 2..=TURNS {
-        let prompt = format!("/sh for n in $(seq 1 100); do echo {turn} >> file-$n; done");
+        let prompt = format!(
+            "/sh for n in $(seq 1 100); do echo {turn} >> file-$n; done; touch /root/mark-{turn}"
+        );
         admin.message(&session, &prompt).await;
     }
+    let home = server.home().join("projects").join(&project).join("home");
     let mut hits = 0;
     for turn in 1..=TURNS {
-        // The end of the agent's work is where the scan begins.
-        let count = std::cell::Cell::new(0);
-        admin
-            .follow(&session, |event| {
-                count.set(count.get() + usize::from(event["type"] == "tool_result"));
-                count.get() == turn
-            })
-            .await;
+        let mark = home.join(format!("mark-{turn}"));
+        support::wait_until("the end of the agent's work", async || mark.exists()).await;
         tokio::time::sleep(random.duration_below(Duration::from_millis(30))).await;
         server.kill();
         hits += usize::from(stored_checkpoints(&server) < turn);

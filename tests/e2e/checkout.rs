@@ -7,6 +7,7 @@ mod git_server;
 mod hostile;
 mod identity;
 mod killed;
+mod large;
 mod mount;
 mod push;
 mod remote;

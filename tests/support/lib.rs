@@ -49,7 +49,7 @@ pub use pty::Pty;
 pub use random::Random;
 pub use relay::Relay;
 pub use reply::Reply;
-pub use runtimes::{docker_options, runtime_name, server_with};
+pub use runtimes::{docker_options, runtime_name, server_with, server_with_git};
 pub use server::{RunAs, Server, ServerOptions};
 pub use sessions::event_types;
 pub use stalled_reader::StalledReader;

@@ -115,6 +115,17 @@ impl Modern {
         panic!("no server answered {tool}; the last reply was {last:?}");
     }
 
+    /// The longest of some calls: what this machine takes for one now, to compare other times with.
+    pub async fn slowest_call(&self) -> Duration {
+        let mut slowest = Duration::ZERO;
+        for _ in 0..20 {
+            let started = Instant::now();
+            self.call("project_list", json!({})).await.ok();
+            slowest = slowest.max(started.elapsed());
+        }
+        slowest
+    }
+
     pub async fn tools(&self) -> Vec<Value> {
         let reply = self.send("tools/list", json!({})).await;
         reply.body["result"]["tools"]

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use serde_json::json;
 
-use crate::{Server, ServerOptions};
+use crate::{Server, ServerOptions, docker};
 
 pub(crate) const IMAGE_VARIABLE: &str = "OUBLIETTE_TEST_IMAGE";
 
@@ -33,6 +33,24 @@ pub async fn server_with(runtime: &str, config: &str) -> Server {
         assert!(built.ok()["image"].is_string(), "{}", built.text);
     }
     server
+}
+
+/// The same with git in its containers: Docker's small image has none.
+pub async fn server_with_git(runtime: &str, config: &str) -> Server {
+    if runtime_name(runtime) != "docker" {
+        return server_with(runtime, config).await;
+    }
+    let channel = match runtime {
+        "docker-channel" => "[docker]\nchannel = true\n",
+        _ => "",
+    };
+    Server::start_with(ServerOptions {
+        config: format!(
+            "runtime = \"docker\"\n{config}{channel}[container_types.base]\nimage = \"{}\"\n",
+            docker::userland()
+        ),
+        ..ServerOptions::default()
+    })
 }
 
 /// How a server is started that has Docker make its containers, from an image yet to be built.

@@ -25,8 +25,33 @@ fn names(tools: &Value) -> Vec<&str> {
     names.collect()
 }
 
+/// How long the client takes to start and to end now, to compare other times with.
+fn slowest_start() -> Duration {
+    let start = || {
+        let started = Instant::now();
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_oubliette-client"));
+        command.arg("--version").output().unwrap();
+        started.elapsed()
+    };
+    (0..5).map(|_| start()).max().unwrap()
+}
+
 #[tokio::test]
 async fn initialize_is_answered_at_once_without_a_server() {
+    // A server that accepts connections and never answers is no better than none.
+    let relay = Relay::default();
+    for socket in [None, Some(relay.path())] {
+        let started = Instant::now();
+        let mut agent = Agent::start(&Options {
+            socket,
+            ..with_session()
+        });
+        agent.initialize("2025-11-25").await;
+        let elapsed = started.elapsed();
+        // Its start, which takes longer on a busy machine, and 100 ms.
+        let limit = Duration::from_millis(100) + 10 * slowest_start();
+        assert!(elapsed < limit, "answered after {elapsed:?}, not {limit:?}");
+    }
     for version in ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] {
         let mut agent = Agent::start(&with_session());
         let reply = agent.initialize(version).await;
@@ -40,6 +65,64 @@ async fn initialize_is_answered_at_once_without_a_server() {
     let mut agent = Agent::start(&with_session());
     let reply = agent.initialize("1999-01-01").await;
     assert_eq!(reply["result"]["protocolVersion"], "2025-11-25");
+}
+
+/// Another process of the same user cannot read the keys in its memory and environment.
+#[tokio::test]
+async fn the_client_is_not_dumpable() {
+    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::process::CommandExt;
+
+    // Root may read every process: then the client runs as another user.
+    let is_root = rustix::process::geteuid().is_root();
+    let user = if is_root {
+        65_431
+    } else {
+        rustix::process::geteuid().as_raw()
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("oubliette-client");
+    std::fs::copy(env!("CARGO_BIN_EXE_oubliette-client"), &program).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode;
+    std::fs::set_permissions(directory.path(), mode(0o755)).unwrap();
+    std::fs::set_permissions(&program, mode(0o755)).unwrap();
+    let start = |program: &std::path::Path, arguments: &[&str]| {
+        let mut command = std::process::Command::new(program);
+        command.args(arguments).env_clear();
+        command.env("OUBLIETTE_SESSION_ID", "gogol_test");
+        command.env("OUBLIETTE_SESSION_KEY", "session-key");
+        command.env("OUBLIETTE_SOCKET", directory.path().join("relay.sock"));
+        if is_root {
+            command.uid(user).gid(user);
+        }
+        command.stdin(std::process::Stdio::piped());
+        command
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let owner = |pid: u32| {
+        std::fs::metadata(format!("/proc/{pid}/environ"))
+            .unwrap()
+            .uid()
+    };
+    let mut client = start(&program, &[]);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while owner(client.id()) != 0 && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let found = owner(client.id());
+    let status = client.try_wait().unwrap();
+    client.kill().unwrap();
+    client.wait().unwrap();
+    assert_eq!(status, None, "the client ended");
+    assert_eq!(found, 0, "its memory belongs to its user");
+    // That of an ordinary process does.
+    let mut other = start(std::path::Path::new("/bin/sleep"), &["100"]);
+    let found = owner(other.id());
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert_eq!(found, user);
 }
 
 #[tokio::test]
@@ -124,6 +207,8 @@ async fn the_first_list_waits_for_the_server_and_later_changes_are_notified() {
     let list = agent.tools().await;
     let first = started.elapsed();
     assert!(first >= Duration::from_millis(1900));
+    let limit = Duration::from_millis(2500) + 10 * slowest_start();
+    assert!(first < limit, "listed after {first:?}, not {limit:?}");
     let base = [
         "session_message",
         "session_events",

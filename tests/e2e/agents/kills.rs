@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use support::{Server, agents, eventually};
 
 const WORDS: usize = 60;
-const LOOPS: usize = 12;
 /// Far longer than anything here takes, on a busy machine too.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(90);
 
@@ -16,13 +15,11 @@ async fn all_agents_at_once_lose_nothing_when_their_server_is_killed() {
     let admin = server.admin();
     let mut sessions = Vec::new();
     let words: Vec<String> = (0..WORDS).map(|n| format!("w{n}w")).collect();
-    let loops: Vec<String> = (0..LOOPS).map(|n| n.to_string()).collect();
-    let loops = loops.join(" ");
     for agent in agents::KNOWN {
         let project = agents::project(&server, agent, &llm, json!({})).await;
         let prompt = format!(
-            "This is {agent}.\nsay {}\nhold\nuse bash: for i in {loops}; do echo $i >> marks; \
-             sleep 0.2; done; printf 'done %d\\n' 42\nsay After.",
+            "This is {agent}.\nsay {}\nhold\nuse bash: echo begun >> marks; until [ -e go ]; do \
+             sleep 0.05; done; echo ended >> marks; printf 'done %d\\n' 42\nsay After.",
             words.join(" ")
         );
         let session = admin.spawn(&project, &prompt).await;
@@ -36,7 +33,7 @@ async fn all_agents_at_once_lose_nothing_when_their_server_is_killed() {
     server.kill();
     server.start_again();
     llm.release();
-    // In a shell command of the last one, and in or after that of the others.
+    // In the shell command of each: none ends before the file `go` is there.
     for (agent, project, _) in &sessions {
         let marks = server.workspace(project).join("marks");
         let appeared = eventually(WAIT_TIMEOUT, async || marks.exists());
@@ -44,6 +41,11 @@ async fn all_agents_at_once_lose_nothing_when_their_server_is_killed() {
     }
     server.kill();
     server.start_again();
+    for (agent, project, session) in &sessions {
+        assert_eq!(admin.session(session).await["status"], "running", "{agent}");
+        std::fs::write(server.workspace(project).join("go"), "").unwrap();
+    }
+    let mut with_deltas = 0;
     for (agent, project, session) in &sessions {
         let completion = admin.turn(session, 1).await;
         assert_eq!(
@@ -71,9 +73,14 @@ async fn all_agents_at_once_lose_nothing_when_their_server_is_killed() {
             let in_deltas = deltas.matches(word.as_str()).count();
             assert!(in_deltas <= 1, "{agent}: {word} came {in_deltas} times");
         }
+        // An agent whose text comes in one piece has none.
+        with_deltas += usize::from(words.iter().all(|word| deltas.contains(word)));
         let marks = std::fs::read_to_string(server.workspace(project).join("marks")).unwrap();
-        assert_eq!(marks.lines().count(), LOOPS, "{agent}: {marks}");
+        assert_eq!(marks, "begun\nended\n", "{agent}");
+        let results = of_type(&log, "tool_result");
+        assert_eq!(results.len(), 1, "{agent}: {log:#?}");
     }
+    assert!(with_deltas >= 2, "only {with_deltas} agents sent parts");
     waits_for_decisions(&mut server, &sessions).await;
 }
 
@@ -104,8 +111,16 @@ async fn waits_for_decisions(server: &mut Server, projects: &[(&str, String, Str
         );
         let allowed = server.workspace(project).join("allowed");
         assert!(allowed.exists(), "{agent}: {completion}");
-        assert_complete(agent, &admin.log(session).await);
+        let log = admin.log(session).await;
+        assert_complete(agent, &log);
+        for kind in ["permission_request", "permission_answer"] {
+            assert_eq!(of_type(&log, kind).len(), 1, "{agent} {kind}: {log:#?}");
+        }
     }
+}
+
+fn of_type<'a>(log: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    log.iter().filter(|event| event["type"] == kind).collect()
 }
 
 /// The log has no gap, and the agent was not started again.

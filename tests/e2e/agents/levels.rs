@@ -13,17 +13,26 @@ enum Action {
     Edit,
     EditOutside,
     Command,
-    /// A tool of Oubliette.
+    /// A tool of Oubliette for child sessions.
     Tool,
+    /// A tool of the agent's key.
+    Operation,
+    /// A tool of an MCP server of the project.
+    OtherServer,
 }
 
-const ACTIONS: [Action; 5] = [
+const ACTIONS: [Action; 7] = [
     Action::Read,
     Action::Edit,
     Action::EditOutside,
     Action::Command,
     Action::Tool,
+    Action::Operation,
+    Action::OtherServer,
 ];
+
+/// The project's own MCP server, in the workspace.
+const MCP_SERVER: &str = include_str!("../../support/mcp-server.sh");
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
@@ -45,6 +54,15 @@ fn expected(agent: &str, level: &str, action: Action) -> Answer {
     }
 }
 
+/// How often an agent asks for a command that runs twice, if the first answer is `allow_always`.
+fn expected_questions(agent: &str) -> usize {
+    match agent {
+        // It offers a lasting answer for few commands, and `touch` is none of them.
+        "claude" => 2,
+        _ => 1,
+    }
+}
+
 /// A session at a level, and the files that its actions make.
 struct Session {
     admin: Modern,
@@ -53,6 +71,10 @@ struct Session {
     session: Option<String>,
     choices: Value,
     actions: usize,
+    /// Questions about an edit that do not show which file gets which text.
+    unclear: Vec<String>,
+    /// What the agent said at the end of the last action.
+    answer: String,
 }
 
 impl Session {
@@ -66,6 +88,8 @@ impl Session {
             session: None,
             choices,
             actions: 0,
+            unclear: Vec::new(),
+            answer: String::new(),
         }
     }
 
@@ -95,7 +119,7 @@ impl Session {
         self.actions += 1;
         let file = format!("{}-{}", self.name, self.actions);
         let outside = format!("/root/{file}");
-        let secret = format!("content of {file}");
+        let secret = format!("content {} of {}", self.actions, self.name);
         let workspace = server.workspace(&self.project);
         let prompt = match action {
             Action::Read => {
@@ -109,30 +133,33 @@ impl Session {
                 let child = json!({ "agent": "demo", "prompt": "/say the child spoke" });
                 format!("use tool session_message {child}")
             }
-        };
-        let (session, mut since) = self.send(&prompt).await;
-        let mut asked = false;
-        let completion = loop {
-            let is_next = |event: &Value| {
-                event["type"] == "permission_request" || event["type"] == "completion"
-            };
-            let log = self.admin.follow_from(&session, since, is_next).await;
-            let last = log.last().unwrap();
-            since = last["index"].as_i64().unwrap();
-            if last["type"] == "completion" {
-                break last.clone();
+            Action::Operation => {
+                let exec =
+                    json!({ "project_id": self.project, "command": format!("touch {file}") });
+                format!("use tool oubliette_container_exec {exec}")
             }
-            asked = true;
-            let answer = json!({
-                "session_id": session, "request_id": last["request_id"], "decision": decision,
-            });
-            self.admin.call("session_permit", answer).await.ok();
+            Action::OtherServer => {
+                format!("use tool app_echo {}", json!({ "text": secret }))
+            }
         };
-        let text = completion["text"].as_str().unwrap();
+        let (requests, text) = self.run(&prompt, decision).await;
+        if matches!(action, Action::Edit | Action::EditOutside) {
+            let is_clear = |request: &&Value| {
+                let shown = request["input"].to_string();
+                // Copilot asks for the directory first, and then for the edit.
+                let is_place = request["title"] == "Access paths outside trusted directories";
+                shown.contains(&file) && (is_place || shown.contains(&secret))
+            };
+            if let Some(unclear) = requests.iter().find(|request| !is_clear(request)) {
+                let what = format!("{} {action:?}: {unclear}", self.name);
+                self.unclear.push(what);
+            }
+        }
         let has_happened = match action {
             Action::Read => text.contains(&secret),
             Action::Tool => text.contains("the child spoke"),
-            Action::Edit | Action::Command => workspace.join(&file).exists(),
+            Action::OtherServer => text.contains(&format!("echo: {secret}")),
+            Action::Edit | Action::Command | Action::Operation => workspace.join(&file).exists(),
             Action::EditOutside => {
                 let look =
                     json!({ "project_id": self.project, "command": format!("test -e {outside}") });
@@ -140,22 +167,69 @@ impl Session {
                 look.ok()["exit_code"] == 0
             }
         };
-        (asked, has_happened)
+        self.answer = text;
+        (!requests.is_empty(), has_happened)
+    }
+
+    /// Sends a prompt and gives the same decision on everything that is asked; the requests, and the answer.
+    async fn run(&mut self, prompt: &str, decision: &str) -> (Vec<Value>, String) {
+        let (session, mut since) = self.send(prompt).await;
+        let mut requests = Vec::new();
+        loop {
+            let is_next = |event: &Value| {
+                event["type"] == "permission_request" || event["type"] == "completion"
+            };
+            let log = self.admin.follow_from(&session, since, is_next).await;
+            let last = log.last().unwrap();
+            since = last["index"].as_i64().unwrap();
+            if last["type"] == "completion" {
+                return (requests, last["text"].as_str().unwrap().to_owned());
+            }
+            requests.push(last.clone());
+            let answer = json!({
+                "session_id": session, "request_id": last["request_id"], "decision": decision,
+            });
+            self.admin.call("session_permit", answer).await.ok();
+        }
+    }
+
+    /// Allows a command for always, and runs it again: how often it was asked for, and how often it ran.
+    async fn run_twice_with_one_answer(&mut self, server: &Server) -> (usize, usize) {
+        let file = format!("{}-always", self.name);
+        let prompt = format!("use bash: touch {file}");
+        let file = server.workspace(&self.project).join(file);
+        let (mut asked, mut ran) = (0, 0);
+        for _ in 0..2 {
+            let (requests, _) = self.run(&prompt, "allow_always").await;
+            asked += requests.len();
+            ran += usize::from(std::fs::remove_file(&file).is_ok());
+        }
+        (asked, ran)
     }
 }
 
 /// The cells of an agent that are not as expected.
 async fn differences(server: &Server, llm: &Llm, agent: &str) -> Vec<String> {
-    let project = agents::project(server, agent, llm, json!({})).await;
+    let marks = json!({
+        "name": "marks", "command": "/bin/sh", "args": ["/workspace/mcp-server.sh", "/tmp"],
+    });
+    let more = json!({ "agent_scope": "write", "mcp_servers": [marks] });
+    let project = agents::project(server, agent, llm, more).await;
+    std::fs::write(server.workspace(&project).join("mcp-server.sh"), MCP_SERVER).unwrap();
     let mut differences = Vec::new();
     for level in LEVELS {
         let name = format!("{agent}-{level}");
         let mut session = Session::new(server, &project, &name, json!({ "autonomy": level }));
         for action in ACTIONS {
+            // Codex shows its model no tools of servers that its settings do not name.
+            if agent == "codex" && action == Action::OtherServer {
+                continue;
+            }
             let cell = expected(agent, level, action);
             for decision in ["deny", "allow"] {
                 // What is allowed need not be tried twice.
-                if decision == "allow" && (cell != Answer::Asked || level != "off") {
+                let is_answered = level == "off" || (level == "low" && action == Action::Command);
+                if decision == "allow" && (cell != Answer::Asked || !is_answered) {
                     continue;
                 }
                 let (asked, has_happened) = session.act(server, action, decision).await;
@@ -167,11 +241,20 @@ async fn differences(server: &Server, llm: &Llm, agent: &str) -> Vec<String> {
                 if !is_expected {
                     differences.push(format!(
                         "{agent} {level} {action:?} ({decision}): expected {cell:?}, asked: {asked}, \
-                         happened: {has_happened}"
+                         happened: {has_happened}: {}",
+                        session.answer
                     ));
                 }
             }
         }
+        if level == "medium" {
+            let found = session.run_twice_with_one_answer(server).await;
+            if found != (expected_questions(agent), 2) {
+                let what = format!("{agent} allow_always: (questions, commands) is {found:?}");
+                differences.push(what);
+            }
+        }
+        differences.append(&mut session.unclear);
         session.end().await;
     }
     differences

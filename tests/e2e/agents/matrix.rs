@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use oubliette_test_harness::scaled;
 use serde_json::{Value, json};
 use support::llm::Request;
-use support::{Llm, Modern, Server, agents, eventually};
+use support::{Llm, Modern, Server, agents, eventually, run_cli, stderr, stdout};
 
 use super::tables;
 
@@ -19,7 +19,10 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(90);
 /// A picture of one pixel.
 const PICTURE: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
 
-const CAPABILITIES: [&str; 20] = [
+/// Each is declared with a message of its own, and called in the turn of that message.
+const LATER_TOOLS: [&str; 5] = ["pong1", "pong2", "pong3", "pong4", "pong5"];
+
+const CAPABILITIES: [&str; 22] = [
     "an answer, as it is written",
     "thoughts",
     "a command, with its output",
@@ -36,8 +39,10 @@ const CAPABILITIES: [&str; 20] = [
     "a failed turn is a failed turn",
     "the conversation, after the agent was stopped",
     "a model by its name",
+    "the model in use is shown",
     "`reasoning`",
     "a question shows the command",
+    "a question shows the edit",
     "a denied command does not run",
     "an allowed command runs",
 ];
@@ -57,6 +62,18 @@ async fn the_table_of_capabilities_is_what_the_agents_do() {
     let columns = trials.iter_mut().zip(early);
     let columns = columns.map(|(trial, early)| trial.column(early));
     let columns = join_all(columns).await;
+    for agent in agents::KNOWN {
+        let (model, _) = agents::Setup::for_agent(agent, &llm).other_model;
+        let arguments = ["agent", "models", agent, "--json"];
+        let listed = run_cli(server.home(), &arguments).await;
+        assert!(listed.status.success(), "{agent}: {}", stderr(&listed));
+        let models: Value = serde_json::from_str(&stdout(&listed)).unwrap();
+        let models = models["models"].as_array().unwrap();
+        // These have names of their own for what the provider offers.
+        let is_listed =
+            matches!(agent, "claude" | "gemini") || models.iter().any(|name| name == model);
+        assert!(is_listed && models.len() > 1, "{agent}: {models:?}");
+    }
     tables::check("matrix.rs", &agents::KNOWN, &CAPABILITIES, &columns);
 }
 
@@ -212,8 +229,12 @@ impl<'a> AgentTrial<'a> {
         cells.push(cell(text.contains("max_"), true, ""));
         let called = self.call_caller("ping", json!({})).await;
         cells.push(cell(called, true, ""));
-        let more = json!({ "context": caller_tools(&["ping", "pong"]) });
-        let called = self.call_caller("pong", more).await;
+        // More than once: an agent can be faster or slower than its list of tools.
+        let mut called = true;
+        for n in 0..LATER_TOOLS.len() {
+            let more = json!({ "context": caller_tools(&LATER_TOOLS[..=n]) });
+            called &= self.call_caller(LATER_TOOLS[n], more).await;
+        }
         cells.push(cell(called, true, ""));
         let text = self.answer("use tool oubliette_project_list {}").await;
         cells.push(cell(text.contains(&self.project), true, ""));
@@ -308,7 +329,7 @@ impl<'a> AgentTrial<'a> {
         }
         let log = self.turn().await;
         let text = log.last().unwrap()["text"].as_str().unwrap();
-        text.contains("was called")
+        text.contains(&format!("{tool} was called"))
     }
 
     async fn slash_command(&self, has_commands: bool) -> String {
@@ -374,13 +395,24 @@ impl<'a> AgentTrial<'a> {
 
     /// A session with a model and a level of reasoning of its own: whether the plan is in its log, and the
     /// cells.
-    async fn choices(&self) -> (Option<bool>, [String; 2]) {
+    async fn choices(&self) -> (Option<bool>, [String; 3]) {
         let (model, name) = agents::Setup::for_agent(self.agent, self.llm).other_model;
         let chosen = json!({ "model": model, "reasoning": "high", "new_session": true });
         let prompt = format!("{} was told what to use.", self.agent);
         let session = self.admin.spawn_with(&self.project, &prompt, chosen).await;
         self.admin.turn(&session, 1).await;
         let log = self.admin.log(&session).await;
+        let seen = self.admin.session(&session).await;
+        let is_chosen = |shown: &Value| {
+            let shown = shown.as_str().unwrap_or_default();
+            shown == model || shown.contains(name)
+        };
+        let is_in_usage = |event: &Value| event["type"] == "usage" && is_chosen(&event["model"]);
+        let shown = cell(
+            is_chosen(&seen["model"]),
+            log.iter().any(is_in_usage),
+            "not in `usage`",
+        );
         let plan = self.plan(&session).await;
         self.end(&session).await;
         let step = self.step(&prompt, &log);
@@ -396,55 +428,66 @@ impl<'a> AgentTrial<'a> {
                 "",
             )
         };
-        (plan, [cell(uses_model, true, ""), reasoning])
+        (plan, [cell(uses_model, true, ""), shown, reasoning])
     }
 
     /// What an agent that asks for everything shows, and whether the answers hold.
-    async fn question(&self) -> [String; 3] {
+    async fn question(&self) -> [String; 4] {
         let mut session: Option<String> = None;
         let mut shows_command = true;
         let mut ran = Vec::new();
         for decision in ["deny", "allow"] {
             let file = format!("{decision}-by-question");
             let prompt = format!("use bash: touch {file}");
-            let since = match &session {
-                Some(session) => {
-                    let sent = self.admin.message(session, &prompt).await;
-                    sent["last_event_index"].as_i64().unwrap()
-                }
-                None => {
-                    let careful = json!({ "autonomy": "off", "new_session": true });
-                    session = Some(self.admin.spawn_with(&self.project, &prompt, careful).await);
-                    -1
-                }
-            };
-            let session = session.as_ref().unwrap();
-            let is_next = |event: &Value| {
-                event["type"] == "permission_request" || event["type"] == "completion"
-            };
-            let log = self.admin.follow_from(session, since, is_next).await;
-            let request = log.last().unwrap();
-            assert_eq!(
-                request["type"], "permission_request",
-                "{}: {log:#?}",
-                self.agent
-            );
+            let request = self.asks(&mut session, &prompt, decision).await;
             shows_command &= request.to_string().contains(&file);
-            let answer = json!({
-                "session_id": session, "request_id": request["request_id"], "decision": decision,
-            });
-            self.admin.call("session_permit", answer).await.ok();
-            let since = request["index"].as_i64().unwrap();
-            let is_end = |event: &Value| event["type"] == "completion";
-            self.admin.follow_from(session, since, is_end).await;
             ran.push(self.file(&file).exists());
         }
+        let prompt = "use write: /workspace/asked.txt the new text";
+        let request = self.asks(&mut session, prompt, "deny").await;
+        let shown = request["input"].to_string();
+        let shows_edit = shown.contains("asked.txt") && shown.contains("the new text");
+        assert!(!self.file("asked.txt").exists(), "{}", self.agent);
         self.end(&session.unwrap()).await;
         [
             cell(true, shows_command, "without the command"),
+            cell(true, shows_edit, "without the path or the text"),
             cell(!ran[0], true, ""),
             cell(ran[1], true, ""),
         ]
+    }
+
+    /// Has the agent of a session that asks for everything ask once; the request.
+    async fn asks(&self, session: &mut Option<String>, prompt: &str, decision: &str) -> Value {
+        let since = match session {
+            Some(session) => {
+                let sent = self.admin.message(session, prompt).await;
+                sent["last_event_index"].as_i64().unwrap()
+            }
+            None => {
+                let careful = json!({ "autonomy": "off", "new_session": true });
+                *session = Some(self.admin.spawn_with(&self.project, prompt, careful).await);
+                -1
+            }
+        };
+        let session = session.as_ref().unwrap();
+        let is_next =
+            |event: &Value| event["type"] == "permission_request" || event["type"] == "completion";
+        let log = self.admin.follow_from(session, since, is_next).await;
+        let request = log.last().unwrap().clone();
+        assert_eq!(
+            request["type"], "permission_request",
+            "{}: {log:#?}",
+            self.agent
+        );
+        let answer = json!({
+            "session_id": session, "request_id": request["request_id"], "decision": decision,
+        });
+        self.admin.call("session_permit", answer).await.ok();
+        let since = request["index"].as_i64().unwrap();
+        let is_end = |event: &Value| event["type"] == "completion";
+        self.admin.follow_from(session, since, is_end).await;
+        request
     }
 }
 

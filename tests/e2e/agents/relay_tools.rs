@@ -36,10 +36,11 @@ async fn calls_oubliette_and_its_caller(agent: &str, runtime: &str) {
     });
     let context = json!({ "caller_id": "myapp", "caller_tools": [tool] });
 
-    // Droid does not wait for its MCP servers before its first turn, however slow the machine is.
+    // Its key makes a project in its first turn, with no more than its scope.
+    let create = "use tool oubliette_project_create {\"name\": \"made inside\"}";
     let more = json!({ "context": context });
-    let session = admin.spawn_with(&project, "say Hello.", more).await;
-    admin.turn(&session, 1).await;
+    let session = admin.spawn_with(&project, create, more).await;
+    let completion = admin.turn(&session, 1).await;
     let run_turn = |turn: usize, prompt: &'static str| {
         let (admin, session) = (admin.clone(), session.clone());
         async move {
@@ -47,9 +48,6 @@ async fn calls_oubliette_and_its_caller(agent: &str, runtime: &str) {
             admin.turn(&session, turn).await
         }
     };
-    // Its key makes a project, with no more than its scope.
-    let create = "use tool oubliette_project_create {\"name\": \"made inside\"}";
-    let completion = run_turn(2, create).await;
     let text = completion["text"].as_str().unwrap();
     assert!(text.contains("made inside"), "{completion}");
     let all = admin.call("project_list", json!({})).await;
@@ -64,13 +62,13 @@ async fn calls_oubliette_and_its_caller(agent: &str, runtime: &str) {
     };
     let entry = entries.iter().find(by_agent).unwrap();
     assert!(entry["token_id"].is_string(), "{entry}");
-    let refused = run_turn(3, "use tool oubliette_project_create {\"name\": \"one\"}").await;
+    let refused = run_turn(2, "use tool oubliette_project_create {\"name\": \"one\"}").await;
     let text = refused["text"].as_str().unwrap();
     assert!(text.contains("project already exists"), "{refused}");
 
     // A call of the caller's tool, with and without a death of the server in between.
     const SEND: &str = "use tool myapp_send_notification {\"message\": \"hello\"}";
-    let mut turns = 3;
+    let mut turns = 2;
     for dies in [false, true] {
         let sent = admin.message(&session, SEND).await;
         turns += 1;

@@ -7,6 +7,11 @@ use support::agents::row;
 
 const WRITE_VARIABLE: &str = "OUBLIETTE_TEST_WRITE_MATRIX";
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/agents.md");
+/// What an agent may not be able to do: each says why. A cell that says only "no" is a defect.
+const ALLOWED_NO: [&str; 2] = [
+    "no: its models have no tool for it",
+    "no: it has no such setting",
+];
 const END: &str = "<!-- end of the table -->\n";
 
 /// Compares the table that a test has found with the one in the document, which names the test. `columns` has
@@ -23,6 +28,16 @@ pub(super) fn check(test: &str, agents: &[&str], rows: &[&str], columns: &[Vec<S
     for (n, name) in rows.iter().enumerate() {
         let cells: Vec<&str> = columns.iter().map(|column| column[n].as_str()).collect();
         table += &format!("| {name} | {} |\n", cells.join(" | "));
+    }
+
+    for (agent, cells) in agents.iter().zip(columns) {
+        for (row, cell) in rows.iter().zip(cells) {
+            let is_no = cell == "no" || cell.starts_with("no:");
+            assert!(
+                !is_no || ALLOWED_NO.contains(&cell.as_str()),
+                "{agent}: {row}: {cell}"
+            );
+        }
     }
 
     // Two tests may write their tables at once.

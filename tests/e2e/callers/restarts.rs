@@ -155,7 +155,10 @@ async fn respond(caller: Modern, request: Value, after: Duration) {
 
 #[test(needs(sandbox), limit = 240)]
 async fn of_five_hundred_calls_at_once_each_is_asked_once_and_answered_once_whenever_servers_die() {
-    let (mut server, admin, project) = server_with("").await;
+    // No call ends because it waited for long, so that one that ends without its answer has lost it.
+    let patient =
+        "[caller_tools]\ntimeout_seconds = 200\ngrace_seconds = 200\npresence_seconds = 200\n";
+    let (mut server, admin, project) = server_with(patient).await;
     let tools = json!([{ "name": "echo" }]);
     let agent_keys = recorder(&server, &admin, &project, tools).await;
     let caller = tokio::spawn(caller_of(admin.clone(), agent_keys.session_id.clone()));
@@ -202,13 +205,8 @@ async fn of_five_hundred_calls_at_once_each_is_asked_once_and_answered_once_when
         }
     }
     caller.abort();
-    let named = ["timed out after 60 s", "caller \"myapp\" is disconnected"];
-    let is_named = |why: &String| named.iter().any(|name| why.contains(name));
-    assert!(failed.iter().all(is_named), "{failed:?}");
-    assert!(
-        answered >= CALLS - 10,
-        "{answered} were answered; {failed:?}"
-    );
+    assert!(failed.is_empty(), "{failed:?}");
+    assert_eq!(answered, CALLS);
 
     let log = admin.log(&agent_keys.session_id).await;
     let of = |kind: &'static str| log.iter().filter(move |event| event["type"] == kind);

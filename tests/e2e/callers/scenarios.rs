@@ -85,7 +85,23 @@ async fn caller_disconnected_before_response() {
     // The agent runs before the caller's time counts: only the container's start takes long.
     let session = spawn(&caller, &project, "/say ready", json!([notification()])).await;
     admin.turn(&session, 1).await;
+    // The caller waits for something else until its tool is called, however long that takes, and goes.
+    let waits = tokio::spawn({
+        let (caller, session) = (caller.clone(), session.clone());
+        async move {
+            loop {
+                let wait = json!({
+                    "session_id": session, "since_index": 100_000, "wait_seconds": 50,
+                    "types": ["completion"],
+                });
+                caller.call("session_events", wait).await;
+            }
+        }
+    });
     caller.message(&session, SEND).await;
+    let is_asked = |event: &Value| event["type"] == "caller_tool_request";
+    admin.follow(&session, is_asked).await;
+    waits.abort();
     // From now on only the administrator reads the log, who is not the caller.
     let completion = admin.turn(&session, 2).await;
     assert_eq!(completion["text"], "caller \"myapp\" is disconnected");

@@ -1,12 +1,12 @@
 //! `project_push`: from a container to a repository, with a credential that stays on the server.
 
 use serde_json::json;
-use support::{Server, ServerOptions, wait_until};
+use support::{Server, ServerOptions, server_with_git, wait_until};
 
 use super::{git, git_server};
 
-#[test(needs(sandbox))]
-async fn commits_are_pushed_only_to_allowed_branches() {
+#[test(runtimes)]
+async fn commits_are_pushed_only_to_allowed_branches(runtime: &str) {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     git(place, ["init", "-q", "--bare", "-b", "main", "remote.git"]);
@@ -15,10 +15,7 @@ async fn commits_are_pushed_only_to_allowed_branches() {
     git(&work, ["checkout", "-q", "-b", "main"]);
     git(&work, ["commit", "-q", "--allow-empty", "-m", "first"]);
     git(&work, ["push", "-q", "origin", "main"]);
-    let server = Server::start_with(ServerOptions {
-        config: "runtime = \"sandbox\"\n[projects]\nallow_local_clone = true\n".to_owned(),
-        ..ServerOptions::default()
-    });
+    let server = server_with_git(runtime, "[projects]\nallow_local_clone = true\n").await;
     let admin = server.admin();
     let remote = place.join("remote.git");
     let create = json!({ "name": "app", "remote_url": remote });
@@ -116,6 +113,70 @@ async fn commits_are_pushed_only_to_allowed_branches() {
             .next()
             .is_none()
     );
+}
+
+#[test(needs(sandbox))]
+async fn a_server_that_is_killed_while_it_pushes_leaves_the_branch_whole_or_not_at_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    git(place, ["init", "-q", "--bare", "-b", "main", "remote.git"]);
+    git(place, ["clone", "-q", "remote.git", "work"]);
+    let work = place.join("work");
+    git(&work, ["checkout", "-q", "-b", "main"]);
+    git(&work, ["commit", "-q", "--allow-empty", "-m", "first"]);
+    git(&work, ["push", "-q", "origin", "main"]);
+    let remote = place.join("remote.git");
+    let config = "[projects]\nallow_local_clone = true\n";
+    let mut server = server_with_git("sandbox", config).await;
+    let admin = server.admin();
+    let create = json!({ "name": "app", "remote_url": remote });
+    let id = admin.call("project_create", create).await.ok()["project_id"].clone();
+    let id = id.as_str().unwrap().to_owned();
+    let commit = "head -c 3000000 /dev/urandom > f; git add f; git commit -q -m by-agent";
+    assert_eq!(admin.exec(&id, commit).await["exit_code"], 0);
+    // The repository has received everything, and waits before it takes it.
+    let hook = remote.join("hooks/pre-receive");
+    let script = format!(
+        "#!/bin/sh\ncd {}; touch started; n=0; until [ -e go ] || [ $n = 600 ]; do n=$((n+1)); sleep 0.1; done\n",
+        place.display()
+    );
+    std::fs::create_dir_all(remote.join("hooks")).unwrap();
+    std::fs::write(&hook, script).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&hook, executable).unwrap();
+    let pushing = tokio::spawn({
+        let (admin, push) = (server.admin(), json!({ "project_id": id }));
+        async move { admin.call_until_answered("project_push", push).await }
+    });
+    wait_until("the repository has the commits", async || {
+        place.join("started").exists()
+    })
+    .await;
+    server.kill();
+    let branches = || git(&remote, ["branch", "--format=%(refname:short)"]);
+    assert_eq!(branches(), "main\n", "the hook has not ended");
+    std::fs::write(place.join("go"), "").unwrap();
+    server.start_again();
+    // The call is made again when its connection breaks.
+    let pushed = pushing.await.unwrap();
+    assert_eq!(
+        pushed.ok()["branch"],
+        "oubliette/default",
+        "{}",
+        pushed.text
+    );
+    assert_eq!(branches(), "main\noubliette/default\n");
+    git(
+        &remote,
+        ["fsck", "--connectivity-only", "oubliette/default"],
+    );
+    let log = git(&remote, ["log", "--format=%s", "oubliette/default"]);
+    assert_eq!(log, "by-agent\nfirst\n");
+    wait_until("nothing is left of the first push", async || {
+        let left = std::fs::read_dir(server.home().join("run/git"));
+        left.is_ok_and(|mut left| left.next().is_none())
+    })
+    .await;
 }
 
 /// What a container gives instead of a bundle must not lead git on the host to another repository.

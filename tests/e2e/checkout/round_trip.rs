@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use serde_json::Value;
-use support::stderr;
+use support::{server_with_git, stderr};
 
 use super::{User, git};
 
-#[test(needs(sandbox))]
-async fn a_copy_is_as_the_checkout_and_work_comes_back_by_diff_apply_and_fetch() {
-    let user = User::new();
+#[test(runtimes)]
+async fn a_copy_is_as_the_checkout_and_work_comes_back_by_diff_apply_and_fetch(runtime: &str) {
+    let user = User::with(server_with_git(runtime, "").await);
     user.git(["tag", "-a", "v1", "-m", "one"]);
     user.write(".gitignore", "ignored\n");
     user.write("a", "1\n2\n3\n4\n5\n6\n7\neight\n");

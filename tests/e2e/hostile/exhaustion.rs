@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use oubliette_test_harness::scaled;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use support::{FreshHome, Legacy, Server, eventually, http, run};
@@ -164,7 +165,9 @@ async fn large_bodies_of_one_token_are_read_a_few_at_a_time() {
     }
     let mut read = Vec::new();
     while read.len() < MAX_LARGE_BODIES {
-        read.push(sent_all.recv().await.unwrap());
+        let next = tokio::time::timeout(scaled(ANSWER_TIMEOUT), sent_all.recv()).await;
+        let next = next.unwrap_or_else(|_| panic!("only {} bodies are read at once", read.len()));
+        read.push(next.unwrap());
     }
     assert_others_are_served(&server, &[&other, &admin]).await;
     let more = tokio::time::timeout(Duration::from_secs(2), sent_all.recv()).await;

@@ -90,36 +90,63 @@ async fn the_keys_of_an_agent_cannot_be_read_by_other_processes(runtime: &str) {
     let made = json!({ "name": "one", "agent_scope": "write" });
     let made = admin.call("project_create", made).await;
     let project = made.ok()["project_id"].as_str().unwrap().to_owned();
+    // A process whose key can be read shows that the loops find keys.
+    let control = "OUBLIETTE_API_KEY=control setsid sleep 1000 >/dev/null 2>&1 &";
+    assert_eq!(admin.exec(&project, control).await["exit_code"], 0);
     let found = "n=0; while [ ! -e stop ]; do for f in /proc/[0-9]*/environ; do \
                  tr '\\0' '\\n' <$f 2>/dev/null | grep -e ^OUBLIETTE_SESSION_KEY= \
-                 -e ^OUBLIETTE_API_KEY= >>found; done; n=$((n+1)); echo $n >rounds; done";
+                 -e ^OUBLIETTE_API_KEY= >>found; done; n=$((n+1)); echo $n >rounds.$0; mv rounds.$0 rounds-$0; \
+                 done";
     let loops = format!(
-        "for i in 1 2; do setsid sh -c {} >/dev/null 2>&1 & done",
+        "for i in 1 2; do setsid sh -c {} $i >/dev/null 2>&1 & done",
         quote(found)
     );
     assert_eq!(admin.exec(&project, loops).await["exit_code"], 0);
     let workspace = server.workspace(&project);
+    let rounds = |number: u32| -> u64 {
+        let text = std::fs::read_to_string(workspace.join(format!("rounds-{number}")));
+        text.map_or(0, |text| text.trim().parse().unwrap())
+    };
+    wait_for_file(&workspace.join("rounds-1")).await;
+    wait_for_file(&workspace.join("rounds-2")).await;
     for _ in 0..4 {
+        let before = [1, 2].map(rounds);
         let more = json!({ "new_session": true });
-        let session = admin
-            .spawn_with(&project, "/tool oubliette_project_list", more)
-            .await;
+        // The agent lives for at least three rounds of each loop.
+        let waits = "/sh for i in 1 2; do n=$(cat rounds-$i); until [ $(cat rounds-$i) -ge $((n+3)) ]; \
+                     do sleep 0.05; done; done";
+        let prompt = format!("{waits}\n/tool oubliette_project_list");
+        let session = admin.spawn_with(&project, &prompt, more).await;
         admin
             .follow(&session, |event| event["type"] == "completion")
             .await;
+        let after = [1, 2].map(rounds);
+        let is_scanned = before
+            .iter()
+            .zip(&after)
+            .all(|(before, after)| before + 3 <= *after);
+        assert!(is_scanned, "{before:?} {after:?}");
     }
-    // The agents are idle now: their memory is tried as well.
-    let memory = "for d in /proc/[0-9]*; do \
+    // The agents are idle now: their memory is tried as well. A process can open its own.
+    let memory = "(: </proc/self/mem) && echo own; for d in /proc/[0-9]*; do \
                   if tr '\\0' ' ' <$d/cmdline | grep -q 'demo-agen[t]'; then \
                   echo agent; head -c1 $d/environ 2>/dev/null; readlink $d/cwd $d/fd/0; \
-                  dd if=$d/maps count=1 2>/dev/null; fi; done; touch stop; exit 0";
+                  dd if=$d/maps count=1 2>/dev/null; (: <$d/mem) 2>/dev/null && echo opened; \
+                  fi; done; touch stop; exit 0";
     let seen = admin.exec(&project, memory).await;
     let lines = seen["stdout"].as_str().unwrap();
-    assert!(lines.starts_with("agent\n"), "{seen}");
-    assert!(lines.lines().all(|line| line == "agent"), "{seen}");
-    wait_for_file(&workspace.join("rounds")).await;
+    let agents = lines
+        .strip_prefix("own\n")
+        .unwrap_or_else(|| panic!("{seen}"));
+    assert!(!agents.is_empty(), "{seen}");
+    assert!(agents.lines().all(|line| line == "agent"), "{seen}");
     let found = std::fs::read_to_string(workspace.join("found")).unwrap_or_default();
-    assert_eq!(found, "", "keys were read");
+    assert!(!found.is_empty(), "the loops find no key at all");
+    let mut found = found.lines();
+    assert!(
+        found.all(|line| line == "OUBLIETTE_API_KEY=control"),
+        "keys were read"
+    );
 }
 
 fn quote(text: &str) -> String {
@@ -166,6 +193,36 @@ async fn a_process_cannot_leave_its_session(runtime: &str) {
     assert!(!workspace.join("changed").exists());
 }
 
+/// In every runtime, with what every image has.
+#[test(runtimes)]
+async fn a_process_that_is_orphaned_ends_with_its_session(runtime: &str) {
+    let server = server_with(runtime, "").await;
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    let workspace = server.workspace(&project);
+    let script =
+        "n=0; while :; do n=$((n+1)); echo $n >beat.new; mv beat.new beat; sleep 0.05; done\n";
+    std::fs::write(workspace.join("beat.sh"), script).unwrap();
+    let prompt = "/sh (setsid sh -c 'setsid env -i /bin/sh beat.sh & exit' >/dev/null 2>&1 &)";
+    let session = admin.spawn(&project, prompt).await;
+    admin
+        .follow(&session, |event| event["type"] == "completion")
+        .await;
+    let beat = workspace.join("beat");
+    let first = wait_for_file(&beat).await;
+    let runs = eventually(WAIT_TIMEOUT, async || {
+        std::fs::read_to_string(&beat).is_ok_and(|text| text != first)
+    });
+    assert!(runs.await, "the process does not run after its turn");
+    let end = json!({ "session_id": session });
+    admin.call("session_end", end).await.ok();
+    let last = std::fs::read_to_string(&beat).unwrap();
+    let ran_on = eventually(Duration::from_secs(2), async || {
+        std::fs::read_to_string(&beat).is_ok_and(|text| text != last)
+    });
+    assert!(!ran_on.await, "a process outlived its session");
+}
+
 #[test(each(sandbox))]
 async fn what_a_container_runs_is_killed_before_services_of_the_host(runtime: &str) {
     let server = server_with(runtime, "").await;
@@ -177,39 +234,64 @@ async fn what_a_container_runs_is_killed_before_services_of_the_host(runtime: &s
     assert_eq!(ran["stdout"], "300\n300\n", "{ran}");
 }
 
-#[test(needs(opencode, sandbox), limit = 300)]
+// Only root can read the environment of an agent.
+#[test(needs(opencode, root, sandbox), limit = 300)]
 async fn the_listener_of_opencode_needs_a_password_of_its_own() {
-    let (server, _llm) = agents::server_with_agent("opencode", "sandbox");
+    let (server, llm) = agents::server_with_agent("opencode", "sandbox");
     let admin = server.admin();
-    let made = json!({ "name": "one", "agent": "opencode", "model": "mock/mock-model", "network": "host" });
+    // With this network every project can connect to the listeners of the others.
+    let host = json!({ "network": "host" });
+    let one = agents::project(&server, "opencode", &llm, host).await;
+    let made = json!({ "name": "two", "network": "host" });
     let made = admin.call("project_create", made).await;
-    let one = made.ok()["project_id"].as_str().unwrap().to_owned();
-    let two = json!({ "name": "two", "network": "host" });
-    let two = admin.call("project_create", two).await;
-    let two = two.ok()["project_id"].as_str().unwrap().to_owned();
-    let session = admin.spawn(&one, "say Hello.").await;
-    let log = admin
-        .follow(&session, |event| event["type"] == "completion")
-        .await;
-    let text = log.last().unwrap()["text"].as_str().unwrap();
-    assert!(text.starts_with("Hello."), "{text}");
-    let ports = listening_ports(&server);
-    assert!(!ports.is_empty(), "opencode does not listen");
-    for port in ports {
-        let script = format!(
-            "import urllib.request, urllib.error\n\
-             try: print(urllib.request.urlopen('http://127.0.0.1:{port}/session').status)\n\
-             except urllib.error.HTTPError as e: print(e.code)"
-        );
-        let ran = admin.exec(&two, json!(["python3", "-c", script])).await;
-        assert_eq!(ran["stdout"], "401\n", "{ran}");
+    let two = made.ok()["project_id"].as_str().unwrap().to_owned();
+    for _ in 0..2 {
+        let more = json!({ "new_session": true });
+        let session = admin.spawn_with(&one, "say Hello.", more).await;
+        let completion = admin.turn(&session, 1).await;
+        let text = completion["text"].as_str().unwrap();
+        assert!(text.starts_with("Hello."), "{text}");
+    }
+    let mut listeners = Vec::new();
+    for process in server.leftovers().processes {
+        let pid = process.split_whitespace().next().unwrap().to_owned();
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let environment = String::from_utf8_lossy(&environment).into_owned();
+        let mut variables = environment.split('\0');
+        let password = variables.find_map(|it| it.strip_prefix("OPENCODE_SERVER_PASSWORD="));
+        for port in listening_ports(&[process]) {
+            let password = password.expect("it listens without a password");
+            listeners.push((port, password.to_owned()));
+        }
+    }
+    assert_eq!(listeners.len(), 2, "{:#?}", server.leftovers().processes);
+    assert_ne!(listeners[0].1, listeners[1].1, "the passwords are the same");
+    let passwords: Vec<Option<&str>> = listeners
+        .iter()
+        .map(|(_, password)| Some(password.as_str()))
+        .chain([None])
+        .collect();
+    for (port, own) in &listeners {
+        for password in &passwords {
+            let user = password.map_or(String::new(), |it| format!("-u 'opencode:{it}'"));
+            let line = format!(
+                "curl -s -m 40 --noproxy '*' -o /dev/null -w '%{{http_code}}' {user} http://127.0.0.1:{port}/session"
+            );
+            let ran = admin.exec(&two, line).await;
+            let expected = if *password == Some(own.as_str()) {
+                "200"
+            } else {
+                "401"
+            };
+            assert_eq!(ran["stdout"], expected, "{ran}");
+        }
     }
 }
 
-/// The TCP ports on which processes of this server's containers listen.
-fn listening_ports(server: &Server) -> Vec<u16> {
+/// The TCP ports on which these processes, whose id is their first word, listen.
+fn listening_ports(processes: &[String]) -> Vec<u16> {
     let mut sockets = Vec::new();
-    for process in server.leftovers().processes {
+    for process in processes {
         let pid = process.split_whitespace().next().unwrap_or_default();
         let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd"));
         for descriptor in descriptors.into_iter().flatten().flatten() {
@@ -235,11 +317,11 @@ fn listening_ports(server: &Server) -> Vec<u16> {
 struct Canary(std::path::PathBuf);
 
 impl Canary {
-    fn new(dir: &str, name: &str) -> Self {
+    fn new(dir: &str, name: &str, mode: u32) -> Self {
         use std::os::unix::fs::PermissionsExt;
         let path = Path::new(dir).join(format!("oubliette-e2e-{}-{name}", std::process::id()));
         std::fs::write(&path, "secret").unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
         Self(path)
     }
 }
@@ -264,14 +346,24 @@ async fn secrets_of_the_host_cannot_be_read_whenever_they_were_made(runtime: &st
         "/var/lib",
         "/root",
     ];
-    let make = |when: &str| directories.map(|dir| Canary::new(dir, when));
+    let make = |when: &str| directories.map(|dir| Canary::new(dir, when, 0o600));
     let before = make("before");
+    let public = Canary::new("/etc", "public", 0o644);
     assert_eq!(admin.exec(&project, "true").await["exit_code"], 0);
     let after = make("after");
     for Canary(path) in before.iter().chain(&after) {
         let ran = admin.exec(&project, json!(["cat", path])).await;
         assert_eq!(ran["stdout"], "", "{}: {ran}", path.display());
+        assert_eq!(ran["exit_code"], 1, "{}: {ran}", path.display());
+        let why = ran["stderr"].as_str().unwrap();
+        let is_refused = ["Permission denied", "No such file"]
+            .iter()
+            .any(|it| why.contains(it));
+        assert!(is_refused, "{}: {ran}", path.display());
     }
+    // What every user may read is there, so that the command does read files.
+    let ran = admin.exec(&project, json!(["cat", public.0])).await;
+    assert_eq!(ran["stdout"], "secret", "{ran}");
 }
 
 #[test(each(sandbox))]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use oubliette_trees::{open_dir, remove_tree};
 use rustix::fs::{AtFlags, CWD, Mode, mkdirat};
 use serde_json::json;
-use support::{Server, binary, eventually, server_with};
+use support::{Server, binary, eventually, run_cli, server_with, stderr, stdout};
 
 /// A tree that is removed again when a test fails: the server's directory could not be removed with it.
 struct DeepTree {
@@ -40,14 +40,39 @@ fn entries(directory: &Path) -> usize {
     std::fs::read_dir(directory).map_or(0, Iterator::count)
 }
 
+/// Has everything look at the tree that looks at one: each answers, whatever it makes of it.
+async fn is_used(server: &Server, id: &str) {
+    let admin = server.admin();
+    let project = json!({ "project_id": id });
+    let shown = admin.call("project_get", project.clone()).await;
+    assert_eq!(shown.ok()["name"], "deep");
+    let list = json!({ "project_id": id, "recursive": true });
+    let listed = admin.call("workspace_files", list).await;
+    let files = listed.ok()["files"].as_array().unwrap();
+    assert!(files.iter().any(|file| file["path"] == "t"), "{files:?}");
+    let session = admin.spawn(id, "/sh echo x > new").await;
+    let completion = admin.turn(&session, 1).await;
+    assert_eq!(completion["stop_reason"], "end_turn", "{completion}");
+    let archive = server.home().join("backup.tar");
+    let backed_up = run_cli(server.home(), &["backup", archive.to_str().unwrap()]).await;
+    let said = format!("{}{}", stdout(&backed_up), stderr(&backed_up));
+    assert_eq!(backed_up.status.code(), Some(0), "{said}");
+    assert!(said.contains("Left out 1:"), "{said}");
+    let shown = admin.call("project_get", project).await;
+    assert_eq!(shown.ok()["name"], "deep");
+}
+
 #[test(mounted_runtimes, limit = 300)]
-async fn a_project_with_thirty_thousand_levels_is_deleted(runtime: &str) {
+async fn a_project_with_a_hundred_thousand_levels_is_used_and_deleted(runtime: &str) {
     let server = server_with(runtime, "").await;
     let admin = server.admin();
     let id = admin.project("deep").await;
     admin.exec(&id, "true").await;
     let top = server.workspace(&id).join("t");
-    let _deep = DeepTree::make(&server, &top, 30_000, c"d");
+    let _deep = DeepTree::make(&server, &top, 100_000, c"d");
+    if runtime == "sandbox" {
+        is_used(&server, &id).await;
+    }
     let deleted = admin.call("project_delete", json!({ "project_id": id }));
     deleted.await.ok();
     let listed = admin.call("project_list", json!({})).await;

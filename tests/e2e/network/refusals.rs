@@ -142,6 +142,38 @@ async fn questions_for_names_carry_nothing_out(runtime: &str) {
 }
 
 #[test(each(sandbox))]
+async fn a_listener_of_a_project_is_not_reached_from_another_one(runtime: &str) {
+    let names = NameServer::start();
+    let (_server, admin, one) = project_with(&names, runtime, json!({})).await;
+    let two = policy_project(&admin, "two", json!({})).await;
+    let none = json!({ "name": "three", "network": "none" });
+    let none = admin.call("project_create", none).await;
+    let none = none.ok()["project_id"].as_str().unwrap().to_owned();
+    let listen = "nohup setsid python3 -m http.server 4096 >/dev/null 2>&1 &";
+    run(&admin, &one, listen).await;
+    let connect =
+        format!("{NO_PROXY} curl -sS -m 5 -o /dev/null -w '%{{http_code}}' http://127.0.0.1:4096/");
+    support::wait_until("the project itself reaches its listener", async || {
+        admin.exec(&one, &*connect).await["stdout"] == "200"
+    })
+    .await;
+    // All addresses of the project, and what it is called.
+    let own = "cat /proc/net/fib_trie | awk '/32 host/ { print f } { f = $2 }' | sort -u";
+    let own = run(&admin, &one, own).await;
+    assert!(own.contains("127.0.0.1"), "{own}");
+    for other in [&two, &none] {
+        for address in own.lines() {
+            let line = connect.replace("127.0.0.1", address);
+            let refused = admin.exec(other, line).await;
+            assert_ne!(refused["exit_code"], 0, "{address}: {refused}");
+            assert_eq!(refused["stdout"], "000", "{address}: {refused}");
+        }
+    }
+    let status = proxy_status(&admin, &two, "http://127.0.0.1:4096/").await;
+    assert_eq!(status, "403 000");
+}
+
+#[test(each(sandbox))]
 async fn only_the_ports_of_a_rule_are_reached(runtime: &str) {
     let (names, address) = (NameServer::start(), loopback_address());
     names.set("web.test", address);

@@ -1,7 +1,8 @@
 //! The audit log: every call, never a secret.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use oubliette_test_harness::scaled;
 use serde_json::{Value, json};
 use support::{Modern, Server, eventually, server_with};
 
@@ -41,11 +42,16 @@ async fn writes_and_refusals_are_logged_at_once_and_reads_a_little_later() {
         .call("project_get", json!({ "project_id": id }))
         .await
         .ok();
+    let read = Instant::now();
     support::wait_until("the entry of a read", async || {
         let reads = json!({ "operation": "project_get" });
         !entries(&admin, reads).await.is_empty()
     })
     .await;
+    // Within a second, and what a busy machine adds to that.
+    let elapsed = read.elapsed();
+    let limit = scaled(Duration::from_secs(1)) + 20 * admin.slowest_call().await;
+    assert!(elapsed < limit, "it came after {elapsed:?}, not {limit:?}");
 }
 
 #[test]

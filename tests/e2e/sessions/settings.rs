@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use support::{Modern, Server, ServerOptions, agents, eventually};
+use support::{Modern, Server, ServerOptions, agents, eventually, run_cli, stderr};
 
 const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -81,6 +81,13 @@ async fn the_model_of_a_project_is_for_its_own_agent_and_models_are_for_others()
     let agents = options.ok()["agents"].as_array().unwrap().clone();
     let one = agents.iter().find(|agent| agent["name"] == "one").unwrap();
     assert_eq!(one["models"], json!(["a", "b", "c"]));
+    let listed = run_cli(server.home(), &["agent", "models", "one", "--json"]).await;
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(listed["models"], json!(["a", "b", "c"]));
+    let listed = run_cli(server.home(), &["agent", "models", "demo"]).await;
+    assert_eq!(listed.status.code(), Some(1));
+    let error = stderr(&listed);
+    assert!(error.contains("`demo` are not known yet"), "{error}");
 
     let unknown = json!({ "project_id": project, "models": { "tow": "b" } });
     let refused = admin.call("project_update", unknown).await;
@@ -214,7 +221,7 @@ async fn files_of_the_configuration_are_not_shadowed_by_older_ones() {
     assert_eq!(output_of(&admin, &session, 2).await, "new");
 }
 
-#[test(each(copilot, droid, qwen), needs(sandbox))]
+#[test(each(claude, copilot, droid, gemini, opencode, qwen), needs(sandbox))]
 async fn an_agent_is_told_what_its_tools_are_for(agent: &str) {
     let (server, llm) = agents::server_with_agent(agent, "sandbox");
     let admin = server.admin();

@@ -1,5 +1,8 @@
 //! Turns in which the agent makes no progress: they end, and the session goes on.
 
+use std::time::Duration;
+
+use oubliette_test_harness::scaled;
 use serde_json::{Value, json};
 use support::relay::{RECORDER_CONFIG, keys_of_session};
 use support::{Modern, Relay, Server, ServerOptions};
@@ -58,7 +61,7 @@ async fn a_turn_without_progress_fails_and_the_session_goes_on() {
 
 #[test(needs(sandbox))]
 async fn retries_are_no_progress_and_their_reason_is_in_the_error() {
-    let (_server, admin, project) = with_settings("stalled_seconds = 2").await;
+    let (_server, admin, project) = with_settings("stalled_seconds = 5").await;
     let error = json!({ "message": "HTTP 529", "willRetry": true });
     let update = json!({
         "sessionUpdate": "session_info_update", "_meta": { "codex": { "error": error } },
@@ -75,7 +78,7 @@ async fn retries_are_no_progress_and_their_reason_is_in_the_error() {
 #[test(needs(sandbox))]
 async fn a_stalled_turn_is_ended_by_the_next_server() {
     let (mut server, admin, project) =
-        with_settings("stalled_seconds = 2\ncancel_seconds = 3").await;
+        with_settings("stalled_seconds = 5\ncancel_seconds = 3").await;
     let session = admin.spawn(&project, "/say half\n/hang").await;
     let said = |event: &Value| event["type"] == "delta" || event["type"] == "message";
     admin.follow(&session, said).await;
@@ -94,9 +97,11 @@ async fn a_stalled_turn_is_ended_by_the_next_server() {
     assert_eq!(admin.turn(&session, 2).await["text"], "on");
 }
 
-#[test(needs(sandbox))]
+#[test(needs(sandbox), mostly_waits)]
 async fn a_turn_that_waits_or_runs_a_tool_is_not_stalled() {
-    let (server, admin, project) = with_settings("stalled_seconds = 2").await;
+    // Longer than an agent takes for its first turn, on a busy machine too.
+    let stalled = scaled(Duration::from_secs(6)).as_secs();
+    let (server, admin, project) = with_settings(&format!("stalled_seconds = {stalled}")).await;
     let asked = admin
         .spawn_with(
             &project,
@@ -128,7 +133,8 @@ async fn a_turn_that_waits_or_runs_a_tool_is_not_stalled() {
     relay.begin(1, "session_message", child).await;
     let is_child = |event: &Value| event["type"] == "child_spawned";
     admin.follow(&silent, is_child).await;
-    admin.message(&silent, "/sleep 5\n/say awake").await;
+    let sleep = format!("/sleep {}\n/say awake", stalled + 3);
+    admin.message(&silent, &sleep).await;
     assert_eq!(admin.turn(&silent, 2).await["text"], "awake");
 
     // All of them have waited for longer than the limit.

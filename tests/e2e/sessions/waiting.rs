@@ -224,37 +224,6 @@ async fn a_caller_that_waits_is_connected_and_gets_the_calls_of_its_tools() {
 }
 
 #[test(needs(sandbox))]
-async fn a_wait_ends_with_its_token() {
-    let (server, admin, _) = sandboxed("").await;
-    let made = json!({ "name": "waiter", "scope": "write" });
-    let made = admin.call("token_create", made).await.ok().clone();
-    let waiter = server.with_key(made["key"].as_str().unwrap());
-    let hanging = spawn(
-        &waiter,
-        json!({ "prompt": "/sleep 100", "wait_seconds": 0.1 }),
-    )
-    .await;
-    let call = json!({ "session_id": hanging["session_id"], "wait_seconds": 50 });
-    let waiting = waiter.call("session_message", call);
-    let revoking = async {
-        // By its name.
-        admin
-            .call("token_revoke", json!({ "token_id": "waiter" }))
-            .await
-            .ok()
-            .clone()
-    };
-    let started = Instant::now();
-    let (waited, _) = tokio::join!(waiting, revoking);
-    assert!(
-        waited.status == 401 || waited.code() == -32002,
-        "{}",
-        waited.text
-    );
-    assert!(started.elapsed() < Duration::from_secs(40), "it waited on");
-}
-
-#[test(needs(sandbox))]
 async fn each_text_is_in_one_event_and_types_and_ends_of_turns_can_be_asked_for() {
     let (_server, admin, _) = sandboxed("").await;
     let started = spawn(

@@ -326,32 +326,46 @@ async fn checkpoints_count_for_the_disk_limit_of_their_project() {
 /// Objects are removed all the time while turns end: none of theirs may be missing.
 #[test(needs(sandbox), limit = 240)]
 async fn objects_are_not_removed_between_a_scan_and_its_event() {
-    const TURNS: usize = 12;
+    const TURNS: usize = 25;
+    const MIN_COLLECTIONS: usize = 5;
     let server = server_with("sandbox", "").await;
     let admin = server.admin();
     let project = admin.project("one").await;
-    let other = admin.project("other").await;
     let first = "/sh for n in $(seq 400); do echo 1 $n > file-$n; done";
     let session = admin.spawn(&project, first).await;
+    admin.turn(&session, 1).await;
     for turn in 2..=TURNS {
         let prompt = format!("/sh for n in $(seq 400); do echo {turn} $n > file-$n; done");
         admin.message(&session, &prompt).await;
     }
+    // Sessions of the same project, whose objects are garbage when they are deleted.
+    let collections = std::cell::Cell::new(0);
+    let is_over = std::cell::Cell::new(false);
     let collecting = async {
-        loop {
-            let spawn = json!({ "project_id": other, "prompt": "/say x", "new_session": true });
-            let spawned = admin.call("session_spawn", spawn).await;
-            let end = json!({ "session_id": spawned.ok()["session_id"] });
+        while !is_over.get() || collections.get() < MIN_COLLECTIONS {
+            let number = collections.get();
+            let prompt =
+                format!("/sh head -c 100000 /dev/urandom > garbage-{number}; rm garbage-*");
+            let new = json!({ "new_session": true, "workspace_id": "other", "create_workspace": number == 0 });
+            let garbage = admin.spawn_with(&project, &prompt, new).await;
+            admin.turn(&garbage, 1).await;
+            admin.status(&garbage, "idle").await;
+            let end = json!({ "session_id": garbage });
             admin.call("session_end", end).await.ok();
-            // Of all projects.
-            let cleanup = json!({ "max_age_hours": 0 });
-            admin.call("session_cleanup", cleanup).await.ok();
+            let cleanup = json!({ "project_id": project, "max_age_hours": 0 });
+            let cleaned = admin.call("session_cleanup", cleanup).await;
+            assert_eq!(cleaned.ok()["deleted"], json!([garbage]));
+            collections.set(number + 1);
         }
     };
-    tokio::select! {
-        _ = admin.turn(&session, TURNS) => {}
-        () = collecting => {}
-    }
+    let working = async {
+        // More turns than the collections need, so that they are at the same time.
+        admin.turn(&session, TURNS).await;
+        is_over.set(true);
+        collections.get()
+    };
+    let (during, ()) = tokio::join!(working, collecting);
+    assert!(during > 0, "no collection was at the same time as a turn");
     for turn in 1..=TURNS {
         let seen = diff(&admin, &session, json!({ "turn": turn, "full": true })).await;
         assert_eq!(statuses(&seen).len(), 400, "turn {turn}");
@@ -428,11 +442,12 @@ async fn two_sessions_in_a_workspace_each_see_what_changed_during_their_turns() 
     );
 }
 
-/// Kills the server at random moments while it scans: afterwards every turn has its checkpoint, once, and
-/// the whole can be read.
+/// Kills the server while it scans: afterwards every turn has its checkpoint, once, and the whole can be read.
 #[test(needs(sandbox), limit = 300)]
 async fn a_server_that_dies_while_it_scans_loses_and_doubles_nothing() {
     const TURNS: usize = 12;
+    /// How many of the kills must have come before the checkpoint was stored.
+    const HITS: usize = 3;
     let mut server = Server::start_with(ServerOptions {
         config: "runtime = \"sandbox\"\n".to_owned(),
         ..ServerOptions::default()
@@ -440,25 +455,26 @@ async fn a_server_that_dies_while_it_scans_loses_and_doubles_nothing() {
     let admin = server.admin();
     let project = admin.project("one").await;
     let mut random = Random::new();
-    let many = "/sh for n in $(seq 1 300); do echo $RANDOM$n > file-$n; done";
+    // A file outside of the workspace says that the agent's work is done, and that the scan comes next.
+    let many = "/sh for n in $(seq 1 300); do echo $RANDOM$n > file-$n; done; touch /root/mark-1";
     let session = admin.spawn(&project, many).await;
     for turn in 2..=TURNS {
-        let prompt = format!("/sh for n in $(seq 1 100); do echo {turn} >> file-$n; done");
+        let prompt = format!(
+            "/sh for n in $(seq 1 100); do echo {turn} >> file-$n; done; touch /root/mark-{turn}"
+        );
         admin.message(&session, &prompt).await;
     }
+    let home = server.home().join("projects").join(&project).join("home");
+    let mut hits = 0;
     for turn in 1..=TURNS {
-        // The end of the agent's work is where the scan begins.
-        let count = std::cell::Cell::new(0);
-        admin
-            .follow(&session, |event| {
-                count.set(count.get() + usize::from(event["type"] == "tool_result"));
-                count.get() == turn
-            })
-            .await;
+        let mark = home.join(format!("mark-{turn}"));
+        support::wait_until("the end of the agent's work", async || mark.exists()).await;
         tokio::time::sleep(random.duration_below(Duration::from_millis(30))).await;
         server.kill();
+        hits += usize::from(stored_checkpoints(&server) < turn);
         server.start_again();
     }
+    assert!(hits >= HITS, "only {hits} of the kills hit a scan");
     admin.turn(&session, TURNS).await;
     let log = admin.log(&session).await;
     let turns: Vec<u64> = log
@@ -473,4 +489,12 @@ async fn a_server_that_dies_while_it_scans_loses_and_doubles_nothing() {
     }
     let drafts = |path: &&std::path::PathBuf| path.to_string_lossy().contains("/new-");
     assert_eq!(objects(&server, &project).iter().filter(drafts).count(), 0);
+}
+
+/// How many checkpoints are in the database of a server that does not run.
+fn stored_checkpoints(server: &Server) -> usize {
+    let database = rusqlite::Connection::open(server.home().join("oubliette.db")).unwrap();
+    let count = "select count(*) from events where kind = 'checkpoint'";
+    let stored: u32 = database.query_row(count, [], |row| row.get(0)).unwrap();
+    stored as usize
 }

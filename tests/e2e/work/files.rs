@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 
 use serde_json::{Value, json};
-use support::{Modern, Reply, server_with};
+use support::{Modern, Reply, server_with, server_with_git};
 
 async fn call(admin: &Modern, operation: &str, project: &str, mut more: Value) -> Reply {
     more["project_id"] = json!(project);
@@ -27,7 +27,7 @@ fn paths(listed: &Value) -> Vec<String> {
 
 #[test(runtimes)]
 async fn files_are_written_listed_and_read_as_the_agent_sees_them(runtime: &str) {
-    let server = server_with(runtime, "").await;
+    let server = server_with_git(runtime, "").await;
     let admin = server.admin();
     let project = admin.project("one").await;
     let write = json!({ "path": "src/a b.txt", "content": "hello\n" });
@@ -92,10 +92,6 @@ async fn files_are_written_listed_and_read_as_the_agent_sees_them(runtime: &str)
     assert_eq!(large.ok()["content"].as_str().unwrap().len(), 4 << 20);
     assert_eq!(large.ok()["truncated"], true);
 
-    if runtime != "sandbox" {
-        // The image of the tests has no git.
-        return;
-    }
     // A workspace of its own, from another one.
     exec(
         &admin,

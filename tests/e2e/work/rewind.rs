@@ -1,10 +1,10 @@
 //! Setting a session back, and continuing it in another direction.
 
 use std::fs;
-use std::time::Duration;
+use std::time::Instant;
 
 use serde_json::{Value, json};
-use support::{Modern, Random, server_with};
+use support::{Modern, Random, server_with, server_with_git};
 
 async fn rewind(admin: &Modern, session: &str, turn: u32, what: &str) -> Value {
     let call = json!({ "session_id": session, "turn": turn, "what": what });
@@ -13,18 +13,12 @@ async fn rewind(admin: &Modern, session: &str, turn: u32, what: &str) -> Value {
 
 #[test(runtimes)]
 async fn files_are_set_back_to_the_end_of_a_turn(runtime: &str) {
-    let server = server_with(runtime, "").await;
+    let server = server_with_git(runtime, "").await;
     let admin = server.admin();
     let project = admin.project("one").await;
-    // The image of the tests with Docker has no git.
-    let has_git = runtime == "sandbox";
     let commit = |message: &str| {
         let identity = "-c user.name=t -c user.email=t@t";
-        if has_git {
-            format!("git add -A; git {identity} commit -qm {message}")
-        } else {
-            "true".to_owned()
-        }
+        format!("git add -A; git {identity} commit -qm {message}")
     };
     let first = format!(
         "/sh printf 'a\\n' > a; mkdir -p dir/deep; echo d > dir/deep/d; ln -s a link; printf '#!/bin/sh\\necho ok\\n' > run; \
@@ -58,18 +52,10 @@ async fn files_are_set_back_to_the_end_of_a_turn(runtime: &str) {
     // What git ignores is left alone.
     assert!(root.join("cache/c").exists(), "{runtime}");
     // The agent owns the files, and the repository is where it was.
-    let (status, expected) = if has_git {
-        (
-            " && git status --short && git log --format=%s",
-            "ok\n M a\none",
-        )
-    } else {
-        ("", "ok")
-    };
-    let prompt = format!("/sh ./run && echo more >> a{status}");
-    admin.message(&session, &prompt).await;
+    let prompt = "/sh ./run && echo more >> a && git status --short && git log --format=%s";
+    admin.message(&session, prompt).await;
     let completion = admin.turn(&session, 3).await;
-    assert_eq!(completion["text"], expected, "{runtime}");
+    assert_eq!(completion["text"], "ok\n M a\none", "{runtime}");
     let log = admin.log(&session).await;
     let rewound = log.iter().find(|event| event["type"] == "rewound").unwrap();
     assert_eq!(
@@ -291,7 +277,8 @@ async fn a_conversation_is_set_back_and_forked_with_its_transcript() {
 /// Kills the server at random moments of rewinds and forks: afterwards each is done, or is not.
 #[test(needs(sandbox), limit = 300)]
 async fn a_server_that_dies_leaves_no_half_of_a_rewind_or_fork() {
-    const ROUNDS: u32 = 6;
+    /// At most; two with and two without the rewind are enough.
+    const MAX_ROUNDS: u32 = 24;
     let mut server = server_with("sandbox", "").await;
     let admin = server.admin();
     let project = admin.project("one").await;
@@ -309,7 +296,18 @@ async fn a_server_that_dies_leaves_no_half_of_a_rewind_or_fork() {
         "cat file-* new/file-* 2>/dev/null | sort -u; ls file-* new/file-* 2>/dev/null | wc -l";
     let mut turns = 2;
     let (mut state, mut known_rewinds) = (1, 0);
-    for round in 0..ROUNDS {
+    // How long a rewind takes when nothing kills it, and one back.
+    let started = Instant::now();
+    for turn in [1, 2] {
+        rewind(&admin, &session, turn, "both").await;
+        known_rewinds += 1;
+    }
+    let duration = started.elapsed() / 2;
+    let (mut undone, mut done_rounds) = (0, 0);
+    for round in 0..MAX_ROUNDS {
+        if undone >= 2 && done_rounds >= 2 {
+            break;
+        }
         // Back and forth.
         let wanted = 1 - state;
         let rewind = json!({ "session_id": session, "turn": wanted + 1, "what": "both" });
@@ -322,7 +320,8 @@ async fn a_server_that_dies_leaves_no_half_of_a_rewind_or_fork() {
                 other.call_until_answered("session_fork", fork.clone()),
             )
         };
-        let moment = random.duration_below(Duration::from_millis(400));
+        // The calls of both at once take longer than one, and their way to the server takes a part of it.
+        let moment = random.duration_below(duration * 2);
         let _ = tokio::time::timeout(moment, calls).await;
         server.kill();
         server.start_again();
@@ -342,6 +341,8 @@ async fn a_server_that_dies_leaves_no_half_of_a_rewind_or_fork() {
         let done = usize::from(seen == wanted);
         assert_eq!(rewinds.count(), known_rewinds + done, "round {round}");
         known_rewinds += done;
+        done_rounds += done;
+        undone += 1 - done;
         state = seen;
         admin.status(&session, "idle").await;
 
@@ -358,4 +359,8 @@ async fn a_server_that_dies_leaves_no_half_of_a_rewind_or_fork() {
             assert_eq!(files.matches("file-").count(), 300, "round {round}");
         }
     }
+    assert!(
+        undone >= 2 && done_rounds >= 2,
+        "killed {undone} times before a rewind was certain, {done_rounds} times after it"
+    );
 }

@@ -413,14 +413,16 @@ fn patch_arguments(path: &str, content: &str) -> Map<String, Value> {
     Map::from_iter([("code".to_owned(), code.into())])
 }
 
-/// A tool by its name, or by the end of it: agents put a prefix before the tools of a server.
+/// A tool by its name, or by the end of it: agents put a prefix before the tools of a server. The shortest,
+/// because the names of some tools end with those of others.
 fn find<'a>(tools: &'a [Tool], name: &str) -> Option<&'a Tool> {
     let exact = tools.iter().find(|tool| tool.name == name);
     let has_end = |tool: &&Tool| {
         let prefix = tool.name.strip_suffix(name);
         prefix.is_some_and(|prefix| prefix.ends_with(['_', '-']))
     };
-    exact.or_else(|| tools.iter().find(has_end))
+    let with_end = tools.iter().filter(has_end);
+    exact.or_else(|| with_end.min_by_key(|tool| tool.name.len()))
 }
 
 /// The search for a tool that the agent has named to the model and not shown.
@@ -433,22 +435,27 @@ fn search<'a>(
     if searched {
         return None;
     }
-    let full = word(&conversation.body, &format!("_{name}"))?;
+    let full = words(&conversation.body, &format!("_{name}"));
+    let full = full.into_iter().min_by_key(String::len)?;
     let query = Map::from_iter([("query".to_owned(), format!("select:{full}").into())]);
     Some((tool, query))
 }
 
-/// A word of a request that has this ending.
-fn word(value: &Value, end: &str) -> Option<String> {
+/// The words of a request that have this ending and more before it.
+fn words(value: &Value, end: &str) -> Vec<String> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     match value {
         Value::String(text) => text
             .split(|c| !is_word(c))
-            .find(|word| word.ends_with(end))
-            .map(str::to_owned),
-        Value::Array(values) => values.iter().find_map(|value| word(value, end)),
-        Value::Object(fields) => fields.values().find_map(|value| word(value, end)),
-        _ => None,
+            .filter(|word| word.ends_with(end))
+            .map(str::to_owned)
+            .collect(),
+        Value::Array(values) => values.iter().flat_map(|value| words(value, end)).collect(),
+        Value::Object(fields) => fields
+            .values()
+            .flat_map(|value| words(value, end))
+            .collect(),
+        _ => Vec::new(),
     }
 }
 

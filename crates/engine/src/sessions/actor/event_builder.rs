@@ -227,8 +227,7 @@ impl EventBuilder {
             return;
         };
         open.logged = true;
-        let fields = open.input.as_object();
-        open.shows_only_paths = fields.is_some_and(|fields| fields.keys().eq(["paths"]));
+        open.shows_only_paths = !open.input.is_null() && names_only_paths(&open.input);
         self.events.push(Event::ToolCall {
             tool_call_id: id.to_owned(),
             title: open.title.clone(),
@@ -261,12 +260,18 @@ impl EventBuilder {
         if announced.is_some_and(|server| server.ends_with('-')) && request.tool.is_none() {
             request.tool = Some(open.title.clone());
         }
-        if request.input.is_null() {
+        // Some repeat only the files of a change that they have shown before.
+        if names_only_paths(&request.input) {
             let mut events = self.events.iter();
             let logged = events.find_map(|event| input_of(event, id));
-            request.input = logged.unwrap_or_else(|| open.input.clone());
+            let known = logged.unwrap_or_else(|| open.input.clone());
+            if !known.is_null() {
+                request.input = known;
+                return false;
+            }
+            return open.logged;
         }
-        open.logged && request.input.is_null()
+        false
     }
 
     /// Logs the tool call that permission is requested for, also if the agent has not announced it.
@@ -414,6 +419,12 @@ pub(super) fn input_of(event: &Event, id: &str) -> Option<Value> {
         } if tool_call_id == id => Some(input.clone()),
         _ => None,
     }
+}
+
+/// Whether an input says at most which files a call is about.
+fn names_only_paths(input: &Value) -> bool {
+    let fields = input.as_object();
+    input.is_null() || fields.is_some_and(|fields| fields.keys().eq(["paths"]))
 }
 
 /// The edits in the input of a tool call, as text.

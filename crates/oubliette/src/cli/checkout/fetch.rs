@@ -43,7 +43,10 @@ impl Chosen<'_> {
         let mut file = self.checkout.open_record()?;
         let before = git.run(["rev-parse", "-q", "--verify", &name])?;
         let before = String::from_utf8_lossy(&before.stdout).trim().to_owned();
-        let is_ours = before.is_empty() || session.fetched.as_ref() == Some(&before);
+        let is_ours = before.is_empty()
+            || [&session.fetched, &session.fetching]
+                .into_iter()
+                .any(|commit| commit.as_ref() == Some(&before));
         if !is_ours && !matches.get_flag("force") {
             return Err(Failure::new(format!(
                 "the branch {branch} has commits that were made here; rename it, or replace it with --force"
@@ -61,10 +64,16 @@ impl Chosen<'_> {
             agent_commits::put_on_sent(&receiving, session, &work.commit, quarantine.path())?;
         let tip = &commits.tip;
         receive::keep_commits(&receiving, git, tip, session.head.as_deref())?;
+        let own = |session: &&mut SentSession| session.session_id == *id;
+        if let Some(session) = file.record.sessions.iter_mut().find(own) {
+            session.fetching = Some(tip.clone());
+        }
+        file.save()?;
         git.output(["update-ref", "-m", "oubliette fetch", &name, tip, &before])?;
         for session in &mut file.record.sessions {
             if session.session_id == *id {
                 session.fetched = Some(tip.clone());
+                session.fetching = None;
                 session.taken = Some(work.commit.clone());
             }
         }

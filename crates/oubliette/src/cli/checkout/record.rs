@@ -53,6 +53,9 @@ pub(super) struct SentSession {
     /// The commit of the branch that was fetched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) fetched: Option<String>,
+    /// The commit that a fetch gives the branch next: if it is killed, the branch may have it already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) fetching: Option<String>,
     /// The tree that `diff` showed last. What `apply` takes must be the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) seen: Option<String>,

@@ -132,14 +132,21 @@ fn a_permission_request_shows_what_its_announced_call_said() {
     let diff = json!([{ "type": "diff", "path": "/w/a", "newText": "x" }]);
     let announced = json!({ "sessionUpdate": "tool_call", "toolCallId": "1", "kind": "edit",
         "title": "Editing files", "status": "in_progress", "content": diff });
-    for is_committed in [false, true] {
+    // Codex repeats the files, and not what is written to them.
+    let repeated = json!({ "toolCallId": "1", "locations": [{ "path": "/w/a" }] });
+    for (is_committed, asked) in [
+        (false, json!({ "toolCallId": "1" })),
+        (true, json!({ "toolCallId": "1" })),
+        (false, repeated.clone()),
+        (true, repeated),
+    ] {
         let (mut builder, mut live) = (EventBuilder::default(), LiveAgent::default());
         builder.handle_update(&mut live, parse_update(announced.clone()), 0);
         let mut log = Vec::new();
         if is_committed {
             log = builder.take();
         }
-        let mut request = permission(json!({ "toolCallId": "1" }));
+        let mut request = permission(asked);
         let is_unknown = builder.complete_request(&live, &mut request);
         assert_eq!(
             is_unknown, is_committed,
@@ -149,6 +156,7 @@ fn a_permission_request_shows_what_its_announced_call_said() {
             request.input = log.iter().find_map(|it| input_of(it, "1")).unwrap();
         }
         assert_eq!(request.input["changes"][0]["path"], "/w/a");
+        assert_eq!(request.input["changes"][0]["new_text"], "x");
         assert_eq!(
             (request.title.as_str(), request.kind.as_str()),
             ("Editing files", "edit")

@@ -36,8 +36,7 @@ impl Limits {
         let quarter = (self.connections / 4).max(1);
         let share = self.connections / (containers + 1);
         share
-            .max(MIN_CONTAINER_CONNECTIONS)
-            .min(MAX_CONTAINER_CONNECTIONS)
+            .clamp(MIN_CONTAINER_CONNECTIONS, MAX_CONTAINER_CONNECTIONS)
             .min(quarter)
     }
 }

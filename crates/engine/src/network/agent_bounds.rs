@@ -1,13 +1,30 @@
-//! What an agent may give other projects: no wider network than the projects of its own tree have. Otherwise it could work
+//! Who may choose which network, and what an agent may give other projects: no wider network than the projects of its own tree have. Otherwise it could work
 //! there instead.
 
-use oubliette_model::{Network as NetworkSetting, ProjectSettings, network_is_within};
+use oubliette_model::{
+    Network as NetworkSetting, ProjectSettings, may_choose_network, network_is_within,
+};
 use oubliette_store::Project;
 
 use super::Network;
 use crate::{Actor, EngineError, Result};
 
 impl Network<'_> {
+    /// Refuses a network that only an admin may choose.
+    pub(crate) fn check_choice(actor: &Actor, network: Option<NetworkSetting>) -> Result<()> {
+        match network {
+            Some(network) if !may_choose_network(actor.scope, actor.is_agent(), network) => {
+                let reason = format!(
+                    "this token (`{}`) may not choose that network, which no `network_policy` applies to; an `admin` token \
+                     that is not an agent's can. Use `policy`, which is the default, or `none`",
+                    actor.scope
+                );
+                Err(EngineError::refused_parameter("network", reason))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Gives a project that an agent creates the network and the policy of the agent's own, as far as the call chose none,
     /// and refuses wider ones.
     pub(crate) async fn bound_new_project(
@@ -15,6 +32,11 @@ impl Network<'_> {
         actor: &Actor,
         settings: &mut ProjectSettings,
     ) -> Result<()> {
+        if actor.unattached && actor.session.is_none() && settings.network.is_none() {
+            // Which agent calls is unknown, and so is what its own project may reach.
+            settings.network = Some(NetworkSetting::None);
+            return Ok(());
+        }
         let own = self.projects_of_agent(actor).await?;
         if let Some(first) = own.first() {
             let first = &first.settings;

@@ -5,8 +5,8 @@ use std::path::{Component, Path};
 
 use oubliette_model::{
     BranchPattern, EnvValue, GitIdentity, HostPattern, Level, MIN_SECRET_BYTES, McpServer, Network,
-    NetworkPolicy, ProjectSettings, Scope, ToolStyle, may_allow_private_addresses,
-    may_choose_network, may_grant, nearest, quoted,
+    NetworkPolicy, ProjectSettings, Scope, ToolStyle, may_allow_private_addresses, may_grant,
+    nearest, quoted,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -188,7 +188,7 @@ impl SettingsParams {
         set(&mut settings.reasoning, &self.reasoning);
         set(&mut settings.container_type, &self.container_type);
         if self.network != settings.network {
-            self.check_network(actor)?;
+            network::Network::check_choice(actor, self.network)?;
         }
         set(&mut settings.network, &self.network);
         if let Some(policy) = &self.network_policy {
@@ -227,21 +227,6 @@ impl SettingsParams {
             )));
         }
         Ok(())
-    }
-
-    /// Refuses a network that only an admin may choose.
-    fn check_network(&self, actor: &Actor) -> Result<()> {
-        match self.network {
-            Some(network) if !may_choose_network(actor.scope, actor.is_agent(), network) => {
-                let reason = format!(
-                    "this token (`{}`) may not choose that network, which no `network_policy` applies to; an `admin` token \
-                     that is not an agent's can. Use `policy`, which is the default, or `none`",
-                    actor.scope
-                );
-                Err(EngineError::refused_parameter("network", reason))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Every session of the project searches its output for all secrets, so their size is bounded.

@@ -11,6 +11,7 @@ mod checkout;
 mod cli;
 mod containers;
 mod credentials;
+mod gateway;
 mod hostile;
 mod network;
 mod openspec;

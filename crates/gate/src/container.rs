@@ -14,6 +14,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::control::{Denial, GateStatus, Registration};
+use crate::gateway::Gateway;
 use crate::journal::Journal;
 use crate::resolver::Resolver;
 use crate::{EGRESS_SOCKET_NAME, connection, control_client, socket};
@@ -41,6 +42,7 @@ pub(crate) struct Gate {
     pub(crate) containers_changed: Notify,
     pub(crate) resolver: Resolver,
     pub(crate) journal: Journal,
+    pub(crate) gateway: Gateway,
     pub(crate) connections: Arc<Semaphore>,
     connection_number: AtomicU64,
     subscribers: Mutex<Vec<mpsc::Sender<Denial>>>,
@@ -86,11 +88,13 @@ impl ContainerGate {
 
 impl Gate {
     pub(crate) fn new(data_dir: &Path) -> io::Result<Self> {
+        let resolver = Resolver::default();
         Ok(Self {
+            gateway: Gateway::new(data_dir, resolver.clone())?,
             staging: data_dir.join("run"),
             containers: Mutex::default(),
             containers_changed: Notify::new(),
-            resolver: Resolver::default(),
+            resolver,
             journal: Journal::start(&data_dir.join(crate::JOURNAL_DIR))?,
             connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             connection_number: AtomicU64::new(0),
@@ -156,6 +160,7 @@ impl Gate {
 
     /// Ends the connections of a container.
     pub(crate) fn remove(&self, id: &str) {
+        self.gateway.grants.remove_container(id);
         let removed = self.containers.lock().remove(id);
         if let Some(removed) = removed {
             removed.closing.cancel();

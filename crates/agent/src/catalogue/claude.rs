@@ -12,6 +12,7 @@ use crate::signals::claude_session_meta;
 use crate::tool_filter::{ToolEnforcement, ToolFilter};
 
 const SIGN_IN: SignInMethods = SignInMethods {
+    gateway_models: None,
     own_models: None,
     kind_env: &[],
     login_files: &[],

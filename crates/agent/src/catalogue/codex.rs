@@ -39,6 +39,7 @@ permissions.oubliette.filesystem.":root" = "read"
 "#;
 
 const SIGN_IN: SignInMethods = SignInMethods {
+    gateway_models: None,
     own_models: None,
     kind_env: &[],
     login_files: &[LoginFile {

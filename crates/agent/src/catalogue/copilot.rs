@@ -20,6 +20,7 @@ const MCP_PATH: &str = ".copilot/mcp-config.json";
 const MODE: &str = "https://agentclientprotocol.com/protocol/session-modes#agent";
 
 const SIGN_IN: SignInMethods = SignInMethods {
+    gateway_models: None,
     login_files: &[],
     own_models: None,
     kind_env: &[

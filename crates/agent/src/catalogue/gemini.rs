@@ -14,6 +14,7 @@ use crate::tool_filter::{ToolEnforcement, ToolFilter};
 const POLICIES_PATH: &str = ".gemini/policies/oubliette.toml";
 
 const SIGN_IN: SignInMethods = SignInMethods {
+    gateway_models: None,
     own_models: None,
     kind_env: &[],
     login_files: &[],

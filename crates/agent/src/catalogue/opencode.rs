@@ -18,6 +18,7 @@ const V1: GatewayPath = GatewayPath::EndsWith("/v1");
 const V1_BETA: GatewayPath = GatewayPath::EndsWith("/v1beta");
 
 const SIGN_IN: SignInMethods = SignInMethods {
+    gateway_models: None,
     own_models: Some(OwnModels {
         is_own: |model| {
             let known = ["anthropic", "google", "openai", "opencode", "openrouter"];

@@ -15,6 +15,7 @@ use crate::tool_filter::{ToolEnforcement, ToolFilter};
 const SETTINGS_PATH: &str = ".qwen/oubliette.json";
 
 const SIGN_IN: SignInMethods = SignInMethods {
+    gateway_models: None,
     login_files: &[],
     own_models: None,
     kind_env: &[(

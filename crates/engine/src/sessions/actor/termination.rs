@@ -133,6 +133,7 @@ impl SessionActor<'_> {
         let Some(live) = self.process.live.take() else {
             return;
         };
+        self.engine.gateway().revoke(self.session.id);
         if let Some(process) = self.find_process(&live).await {
             process.terminate(KILL_TIMEOUT).await;
         }

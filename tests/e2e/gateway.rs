@@ -4,6 +4,7 @@
 mod agents;
 mod faults;
 mod keys;
+mod metering;
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -23,7 +24,12 @@ const ASK: &str = r#"curl -sS -m 60 "$ANTHROPIC_BASE_URL/v1/messages" -H "x-api-
 
 /// A server whose `claude` is a shell script, a model, and a project with the network `policy`.
 async fn start() -> (Server, Llm, Modern, String) {
-    let (server, llm) = (scripted_server(&["claude", "codex"], ""), Llm::start());
+    start_with("").await
+}
+
+/// The same with more settings.
+async fn start_with(settings: &str) -> (Server, Llm, Modern, String) {
+    let (server, llm) = (scripted_server(&["claude", "codex"], settings), Llm::start());
     let admin = server.admin();
     add_credential(&admin, "work", "anthropic", KEY, &llm.base()).await;
     let project = policy_project(&admin, "one", "claude", "work").await;

@@ -4,7 +4,9 @@
 //! The engine tells the gate what the placeholders of each running agent stand for. It never stores a placeholder:
 //! the store has hashes, with which the next server finds out what a gate that was started again needs.
 
+mod charges;
 mod link;
+mod prices;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -52,6 +54,8 @@ pub(crate) struct GatewayState {
     changes: mpsc::Sender<Change>,
     /// Taken by the task that speaks to the gate.
     changes_receiver: Mutex<Option<mpsc::Receiver<Change>>>,
+    /// Held while charges are counted.
+    counting: tokio::sync::Mutex<()>,
 }
 
 impl Default for GatewayState {
@@ -61,6 +65,7 @@ impl Default for GatewayState {
             sessions: Mutex::default(),
             changes,
             changes_receiver: Mutex::new(Some(receiver)),
+            counting: tokio::sync::Mutex::default(),
         }
     }
 }
@@ -286,7 +291,8 @@ impl GatewaySignIn {
     }
 }
 
-fn is_own_model(agent: &Agent, model: &str) -> bool {
+/// Whether the user has added a model to the agent's own settings, with a key that the gateway does not know.
+pub(crate) fn is_own_model(agent: &Agent, model: &str) -> bool {
     agent.sign_in.own_models.is_some_and(|own| (own.is_own)(model))
 }
 

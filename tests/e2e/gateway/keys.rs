@@ -31,17 +31,17 @@ async fn a_placeholder_works_only_in_its_container_and_while_its_agent_runs() {
     assert!(key.starts_with("oub_"), "{key}");
     let ask = format!("export ANTHROPIC_API_KEY={key} ANTHROPIC_BASE_URL=http://127.0.0.1:3129/anthropic; {ASK}");
     // Another process of the same container may use it: it can read what the agent can.
-    let same = admin.exec(&project, &ask).await;
+    let same = admin.exec(&project, ask.as_str()).await;
     assert!(same["stdout"].as_str().unwrap().ends_with("status 200"), "{same}");
     let other = policy_project(&admin, "two", "claude", "work").await;
-    let foreign = admin.exec(&other, &ask).await;
+    let foreign = admin.exec(&other, ask.as_str()).await;
     assert!(foreign["stdout"].as_str().unwrap().ends_with("status 401"), "{foreign}");
     let real = format!("export ANTHROPIC_API_KEY={KEY} ANTHROPIC_BASE_URL=http://127.0.0.1:3129/anthropic; {ASK}");
-    let guessed = admin.exec(&project, &real).await;
+    let guessed = admin.exec(&project, real.as_str()).await;
     assert!(guessed["stdout"].as_str().unwrap().ends_with("status 401"), "{guessed}");
     admin.call("session_end", json!({ "session_id": session })).await.ok();
     let ended = eventually(WAIT, async || {
-        let after = admin.exec(&project, &ask).await;
+        let after = admin.exec(&project, ask.as_str()).await;
         after["stdout"].as_str().unwrap().ends_with("status 401")
     });
     assert!(ended.await);

@@ -36,6 +36,8 @@ impl Engine {
         let Some(mut changes) = self.parts.gateway.changes_receiver.lock().take() else {
             return;
         };
+        // What an earlier server did not read.
+        self.gateway().count_charges_or_warn().await;
         let mut waiting = Waiting::default();
         let mut interval = MIN_RETRY_INTERVAL;
         loop {
@@ -66,6 +68,12 @@ impl Engine {
 }
 
 impl Gateway<'_> {
+    async fn count_charges_or_warn(self) {
+        if let Err(error) = self.count_charges().await {
+            tracing::warn!(%error, "could not count what models cost; trying again with the next call");
+        }
+    }
+
     /// Brings the gate up to date, and passes changes on until it ends.
     async fn serve_link(
         self,
@@ -78,6 +86,7 @@ impl Gateway<'_> {
             mut receiver,
             ..
         } = link;
+        self.count_charges_or_warn().await;
         for session in self.sessions() {
             let grants = self.grants_of(session).await.map_err(io::Error::other)?;
             sender.set(grants).await?;
@@ -110,7 +119,8 @@ impl Gateway<'_> {
                             let _ = reply.send(());
                         }
                     }
-                    ToServer::Hello { .. } | ToServer::Charged { .. } => {}
+                    ToServer::Charged { .. } => self.count_charges_or_warn().await,
+                    ToServer::Hello { .. } => {}
                 },
             }
         }

@@ -1,12 +1,10 @@
-//! What a request asks of a model: which API, which model, and how much at most.
+//! What a request asks of a model: which API, and which model.
 
 use hyper::Method;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// Text has about four bytes per token, other languages and code fewer.
 const ESTIMATED_BYTES_PER_TOKEN: u64 = 3;
-/// For what a request may cost at most.
-const FEWEST_BYTES_PER_TOKEN: u64 = 2;
 
 /// The form of a request and of its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,8 +65,6 @@ pub(crate) struct ModelCall {
     /// As the agent named it; empty if it named none.
     pub(crate) model: String,
     pub(crate) request_bytes: u64,
-    /// As many tokens as the response may have; none if the agent set no limit.
-    pub(crate) max_output_tokens: Option<u64>,
     /// Whether the agent did not ask for the tokens of the stream, and must not get them.
     pub(crate) hides_usage: bool,
 }
@@ -80,7 +76,6 @@ impl ModelCall {
             api,
             model: model_in_path(path).unwrap_or_default(),
             request_bytes,
-            max_output_tokens: None,
             hides_usage: false,
         }
     }
@@ -94,7 +89,6 @@ impl ModelCall {
         if let Some(model) = fields.get("model").and_then(Value::as_str) {
             call.model = model.chars().take(200).collect();
         }
-        call.max_output_tokens = max_output_tokens(&fields);
         let streams = fields.get("stream").and_then(Value::as_bool) == Some(true);
         let asks = fields
             .get("stream_options")
@@ -116,32 +110,11 @@ impl ModelCall {
     pub(crate) fn estimated_input_tokens(&self) -> u64 {
         self.request_bytes.div_ceil(ESTIMATED_BYTES_PER_TOKEN)
     }
-
-    /// More tokens than the request has.
-    pub(crate) fn most_input_tokens(&self) -> u64 {
-        self.request_bytes.div_ceil(FEWEST_BYTES_PER_TOKEN)
-    }
 }
 
 /// The tokens of some text, by its size.
 pub(crate) fn estimated_tokens(bytes: u64) -> u64 {
     bytes.div_ceil(ESTIMATED_BYTES_PER_TOKEN)
-}
-
-fn max_output_tokens(fields: &Map<String, Value>) -> Option<u64> {
-    let number = |value: Option<&Value>| value.and_then(Value::as_u64);
-    let names = ["max_output_tokens", "max_completion_tokens", "max_tokens"];
-    let own = names.into_iter().find_map(|name| number(fields.get(name)));
-    let config = fields
-        .get("generationConfig")
-        .or_else(|| fields.get("generation_config"));
-    let of_config = |name: &str| number(config.and_then(|config| config.get(name)));
-    let most = own
-        .or_else(|| of_config("maxOutputTokens"))
-        .or_else(|| of_config("max_output_tokens"))?;
-    // Several answers to one question.
-    let answers = number(fields.get("n")).or_else(|| of_config("candidateCount"));
-    Some(most.saturating_mul(answers.unwrap_or(1).max(1)))
 }
 
 /// The model that a path of Gemini names.
@@ -175,9 +148,8 @@ mod tests {
     #[test]
     fn a_chat_is_asked_for_its_tokens_and_nothing_else_is_changed() {
         let read = |api, body: &Value| ModelCall::read(api, "/x", body.to_string().as_bytes());
-        let plain = json!({ "model": "m", "stream": true, "max_tokens": 7, "n": 2, "x": [1] });
+        let plain = json!({ "model": "m", "stream": true, "max_tokens": 7, "x": [1] });
         let (call, changed) = read(Api::Chat, &plain);
-        assert_eq!(call.max_output_tokens, Some(14));
         assert!(call.hides_usage && call.model == "m");
         let changed: Value = serde_json::from_slice(&changed.unwrap()).unwrap();
         let mut expected = plain.clone();
@@ -186,8 +158,6 @@ mod tests {
         assert_eq!(read(Api::Chat, &expected).1, None);
         assert_eq!(read(Api::Messages, &plain).1, None);
         assert_eq!(read(Api::Chat, &json!({ "model": "m" })).1, None);
-        let config = json!({ "generationConfig": { "maxOutputTokens": 5 } });
-        assert_eq!(read(Api::Contents, &config).0.max_output_tokens, Some(5));
         let (call, changed) = ModelCall::read(Api::Chat, "/x", b"not json");
         assert_eq!((call.request_bytes, changed), (8, None));
     }

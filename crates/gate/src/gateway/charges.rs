@@ -44,9 +44,6 @@ pub struct Charge {
     /// Whether tokens are estimated from sizes, because the response was cut or did not say.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_estimate: bool,
-    /// What was reserved for the call.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reservation: Option<String>,
 }
 
 /// A charge, and who waits until it is on the disk.
@@ -262,7 +259,6 @@ mod tests {
                 ..TokenCounts::default()
             },
             is_estimate: false,
-            reservation: None,
         }
     }
 

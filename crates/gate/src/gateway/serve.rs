@@ -111,7 +111,7 @@ async fn try_handle(
     let hides_usage = call.as_ref().is_some_and(|call| call.hides_usage);
     let host = provider_host(&accepted);
     let grant = accepted.grant.clone();
-    let settlement = Settlement::new(gate, container, grant, host, call, None);
+    let settlement = Settlement::new(gate, container, grant, host, call);
     let response = send(gate, accepted, body, settlement, hides_usage).await;
     drop(permit);
     response

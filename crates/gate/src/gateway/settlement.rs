@@ -23,7 +23,6 @@ pub(crate) struct Settlement {
     /// None for a request that costs nothing.
     call: Option<ModelCall>,
     meter: Option<Meter>,
-    reservation: Option<String>,
     sent_bytes: u64,
     received_bytes: u64,
     is_settled: bool,
@@ -36,7 +35,6 @@ impl Settlement {
         grant: Arc<GrantEntry>,
         host: (String, u16),
         call: Option<ModelCall>,
-        reservation: Option<String>,
     ) -> Self {
         Self {
             gate: gate.clone(),
@@ -46,7 +44,6 @@ impl Settlement {
             sent_bytes: call.as_ref().map_or(0, |call| call.request_bytes),
             call,
             meter: None,
-            reservation,
             received_bytes: 0,
             is_settled: false,
         }
@@ -61,13 +58,7 @@ impl Settlement {
 
     /// The provider has refused the request, or never got it: it costs nothing.
     pub(crate) fn set_free(&mut self) {
-        let has_reserved = self.reservation.is_some();
-        if let Some(call) = self.call.take()
-            && has_reserved
-        {
-            // What was reserved is given back.
-            self.charge(&call, Measured::default());
-        }
+        self.call = None;
     }
 
     pub(crate) fn add_received(&mut self, bytes: usize) {
@@ -113,7 +104,6 @@ impl Settlement {
             answered_by,
             tokens: measured.tokens,
             is_estimate: measured.is_estimate,
-            reservation: self.reservation.clone(),
         })
     }
 

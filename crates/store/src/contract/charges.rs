@@ -43,11 +43,11 @@ pub(super) async fn charges_are_counted_once_with_the_offset(store: &dyn Store) 
     assert_eq!(now.total_cost_usd(), None, "shown as unknown");
     let used = store.tree_usage(created.root_id, at(9)).await.must();
     assert_eq!(used.cost_usd, 2.5, "and counted");
-    let events = store.events(created.id, -1, 100).await.must();
+    let events = store.events(created.id, -1, 100, 1 << 20).await.must();
     let costs: Vec<Option<f64>> = events
         .iter()
-        .filter_map(|stored| match &stored.event {
-            Event::Usage { cost_usd, .. } => Some(*cost_usd),
+        .filter_map(|stored| match serde_json::from_str(&stored.body) {
+            Ok(Event::Usage { cost_usd, .. }) => Some(cost_usd),
             _ => None,
         })
         .collect();

@@ -28,6 +28,7 @@ impl SessionActor<'_> {
         let in_turn = self.process.in_turn() || self.is_busy();
         let text = self.take_turn_text();
         if self.process.in_turn() {
+            self.take_metered_usage().await?;
             self.count_turn_cost(UsageReport::default());
         }
         self.kill_agent().await;

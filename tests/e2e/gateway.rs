@@ -29,7 +29,10 @@ async fn start() -> (Server, Llm, Modern, String) {
 
 /// The same with more settings.
 async fn start_with(settings: &str) -> (Server, Llm, Modern, String) {
-    let (server, llm) = (scripted_server(&["claude", "codex"], settings), Llm::start());
+    let (server, llm) = (
+        scripted_server(&["claude", "codex"], settings),
+        Llm::start(),
+    );
     let admin = server.admin();
     add_credential(&admin, "work", "anthropic", KEY, &llm.base()).await;
     let project = policy_project(&admin, "one", "claude", "work").await;
@@ -58,7 +61,13 @@ async fn run(server: &Server, project: &str, script: &str) -> (String, String) {
 }
 
 /// Has the agent of a session run another script.
-async fn run_again(server: &Server, project: &str, session: &str, turn: usize, script: &str) -> String {
+async fn run_again(
+    server: &Server,
+    project: &str,
+    session: &str,
+    turn: usize,
+    script: &str,
+) -> String {
     std::fs::write(server.workspace(project).join("do.sh"), script).unwrap();
     let admin = server.admin();
     admin.message(session, "go").await;
@@ -81,7 +90,12 @@ fn processes_with(server: &Server, text: &str) -> Vec<String> {
     let home = server.home().to_str().unwrap().to_owned();
     let is_ours = |pid: &u32| {
         let mounts = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
-        let name = Path::new(&home).file_name().unwrap().to_str().unwrap().to_owned();
+        let name = Path::new(&home)
+            .file_name()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .to_owned();
         mounts.contains(&name)
     };
     let pids: Vec<u32> = container_processes().into_iter().filter(is_ours).collect();
@@ -90,7 +104,10 @@ fn processes_with(server: &Server, text: &str) -> Vec<String> {
     for pid in pids {
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        if environment.windows(text.len()).any(|part| part == text.as_bytes()) {
+        if environment
+            .windows(text.len())
+            .any(|part| part == text.as_bytes())
+        {
             found.push(format!("environment of {pid} {name}"));
         }
         if memory_has(pid, text) {
@@ -140,7 +157,10 @@ fn memory_has(pid: u32, text: &str) -> bool {
 
 /// What the model got: the keys of all requests.
 fn keys_of(llm: &Llm) -> Vec<String> {
-    llm.requests().into_iter().map(|request| request.key).collect()
+    llm.requests()
+        .into_iter()
+        .map(|request| request.key)
+        .collect()
 }
 
 fn event_texts(log: &[Value]) -> String {

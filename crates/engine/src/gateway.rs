@@ -110,7 +110,11 @@ impl Gateway<'_> {
     ) -> Result<GatewaySignIn> {
         let mut replaced = GatewaySignIn::default();
         for key in sign_in.keys.clone() {
-            let takes_address = agent.sign_in.gateways.iter().any(|row| row.kind == key.kind);
+            let takes_address = agent
+                .sign_in
+                .gateways
+                .iter()
+                .any(|row| row.kind == key.kind);
             let Some(provider) = Provider::of_kind(&key.kind).filter(|_| takes_address) else {
                 continue;
             };
@@ -148,7 +152,9 @@ impl Gateway<'_> {
             replaced.model_id = Some((models.id)(model));
             if sign_in.keys.is_empty() {
                 let env = models.env.iter();
-                replaced.env = env.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+                replaced.env = env
+                    .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                    .collect();
             }
         }
         Ok(replaced)
@@ -171,7 +177,11 @@ impl Gateway<'_> {
                 session,
                 reply: Some(reply),
             };
-            self.state().changes.send(change).await.map_err(|_| gone())?;
+            self.state()
+                .changes
+                .send(change)
+                .await
+                .map_err(|_| gone())?;
             done.await.map_err(|_| gone())
         };
         let granted = tokio::time::timeout(GRANT_TIMEOUT, granting).await;
@@ -293,7 +303,10 @@ impl GatewaySignIn {
 
 /// Whether the user has added a model to the agent's own settings, with a key that the gateway does not know.
 pub(crate) fn is_own_model(agent: &Agent, model: &str) -> bool {
-    agent.sign_in.own_models.is_some_and(|own| (own.is_own)(model))
+    agent
+        .sign_in
+        .own_models
+        .is_some_and(|own| (own.is_own)(model))
 }
 
 fn local_url(provider: Provider) -> Result<BaseUrl> {

@@ -104,7 +104,9 @@ pub(crate) struct Gateway {
 
 impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gateway").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Gateway")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 

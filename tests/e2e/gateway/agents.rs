@@ -44,9 +44,15 @@ async fn an_agent_reaches_its_model_and_has_no_key(agent: &'static str) {
     assert!(keys.iter().all(|key| key == KEY), "{keys:?}");
     // The agent still runs. Its container has the key nowhere.
     assert_eq!(processes_with(&server, KEY), Vec::<String>::new());
-    assert!(!processes_with(&server, "oub_").is_empty(), "the search finds what is there");
+    assert!(
+        !processes_with(&server, "oub_").is_empty(),
+        "the search finds what is there"
+    );
     let stored = server.home().join("credentials/gate.json");
-    assert_eq!(files_with(server.home(), KEY), [stored.display().to_string()]);
+    assert_eq!(
+        files_with(server.home(), KEY),
+        [stored.display().to_string()]
+    );
     let search = format!("grep -rlaF {KEY} /tmp /root /workspace; true");
     let found = admin.exec(&project, search).await;
     assert_eq!(found["stdout"], "", "{found}");

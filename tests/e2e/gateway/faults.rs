@@ -49,7 +49,9 @@ async fn a_gate_that_is_started_again_gets_the_keys_of_running_agents() {
     let (session, text) = run(&server, &project, ASK).await;
     assert!(text.ends_with("status 200"), "{text}");
     kill_gate(&server);
-    let retrying = format!("for i in 1 2 3 4 5 6 7 8; do out=$({ASK}); case $out in *'status 200') break ;; esac; sleep 0.5; done; echo $out");
+    let retrying = format!(
+        "for i in 1 2 3 4 5 6 7 8; do out=$({ASK}); case $out in *'status 200') break ;; esac; sleep 0.5; done; echo $out"
+    );
     let text = run_again(&server, &project, &session, 2, &retrying).await;
     assert!(text.ends_with("status 200"), "{text}");
     // Both at once: the next server finds the placeholder's hash in its store.

@@ -15,31 +15,64 @@ async fn an_agent_has_a_placeholder_and_the_model_gets_the_key() {
     let (_, text) = run(&server, &project, &format!("{show}; {ASK}")).await;
     // Placeholders are redacted as keys are.
     assert!(!text.contains("oub_") && !text.contains(KEY), "{text}");
-    assert!(text.contains("url=http://127.0.0.1:3129/anthropic= 47"), "{text}");
-    assert!(text.contains("hello") && text.contains("status 200"), "{text}");
+    assert!(
+        text.contains("url=http://127.0.0.1:3129/anthropic= 47"),
+        "{text}"
+    );
+    assert!(
+        text.contains("hello") && text.contains("status 200"),
+        "{text}"
+    );
     assert_eq!(keys_of(&llm), [KEY]);
-    let log = server.admin().call("network_log", json!({ "project_id": project })).await;
+    let log = server
+        .admin()
+        .call("network_log", json!({ "project_id": project }))
+        .await;
     let log = log.ok().to_string();
-    assert!(log.contains("\"gateway\"") && !log.contains("messages"), "{log}");
+    assert!(
+        log.contains("\"gateway\"") && !log.contains("messages"),
+        "{log}"
+    );
 }
 
 #[test(needs(sandbox))]
 async fn a_placeholder_works_only_in_its_container_and_while_its_agent_runs() {
     let (server, llm, admin, project) = start().await;
-    let (session, _) = run(&server, &project, "printf %s \"$ANTHROPIC_API_KEY\" > key; true").await;
+    let (session, _) = run(
+        &server,
+        &project,
+        "printf %s \"$ANTHROPIC_API_KEY\" > key; true",
+    )
+    .await;
     let key = std::fs::read_to_string(server.workspace(&project).join("key")).unwrap();
     assert!(key.starts_with("oub_"), "{key}");
-    let ask = format!("export ANTHROPIC_API_KEY={key} ANTHROPIC_BASE_URL=http://127.0.0.1:3129/anthropic; {ASK}");
+    let ask = format!(
+        "export ANTHROPIC_API_KEY={key} ANTHROPIC_BASE_URL=http://127.0.0.1:3129/anthropic; {ASK}"
+    );
     // Another process of the same container may use it: it can read what the agent can.
     let same = admin.exec(&project, ask.as_str()).await;
-    assert!(same["stdout"].as_str().unwrap().ends_with("status 200"), "{same}");
+    assert!(
+        same["stdout"].as_str().unwrap().ends_with("status 200"),
+        "{same}"
+    );
     let other = policy_project(&admin, "two", "claude", "work").await;
     let foreign = admin.exec(&other, ask.as_str()).await;
-    assert!(foreign["stdout"].as_str().unwrap().ends_with("status 401"), "{foreign}");
-    let real = format!("export ANTHROPIC_API_KEY={KEY} ANTHROPIC_BASE_URL=http://127.0.0.1:3129/anthropic; {ASK}");
+    assert!(
+        foreign["stdout"].as_str().unwrap().ends_with("status 401"),
+        "{foreign}"
+    );
+    let real = format!(
+        "export ANTHROPIC_API_KEY={KEY} ANTHROPIC_BASE_URL=http://127.0.0.1:3129/anthropic; {ASK}"
+    );
     let guessed = admin.exec(&project, real.as_str()).await;
-    assert!(guessed["stdout"].as_str().unwrap().ends_with("status 401"), "{guessed}");
-    admin.call("session_end", json!({ "session_id": session })).await.ok();
+    assert!(
+        guessed["stdout"].as_str().unwrap().ends_with("status 401"),
+        "{guessed}"
+    );
+    admin
+        .call("session_end", json!({ "session_id": session }))
+        .await
+        .ok();
     let ended = eventually(WAIT, async || {
         let after = admin.exec(&project, ask.as_str()).await;
         after["stdout"].as_str().unwrap().ends_with("status 401")
@@ -68,7 +101,9 @@ async fn a_changed_credential_is_used_at_once_and_a_removed_one_no_more() {
     let mut turn = turns;
     let removed = eventually(WAIT, async || {
         turn += 1;
-        run_again(&server, &project, &session, turn, ASK).await.ends_with("status 401")
+        run_again(&server, &project, &session, turn, ASK)
+            .await
+            .ends_with("status 401")
     });
     assert!(removed.await);
 }
@@ -91,7 +126,8 @@ async fn with_the_network_of_the_host_the_agent_has_the_key_itself() {
     let (server, llm) = (scripted_server(&["claude"], ""), Llm::start());
     let admin = server.admin();
     add_credential(&admin, "work", "anthropic", KEY, &llm.base()).await;
-    let made = json!({ "name": "one", "agent": "claude", "network": "host", "credential_refs": ["work"] });
+    let made =
+        json!({ "name": "one", "agent": "claude", "network": "host", "credential_refs": ["work"] });
     let made = admin.call("project_create", made).await;
     let project = made.ok()["project_id"].as_str().unwrap().to_owned();
     let show = "echo ${#ANTHROPIC_API_KEY} $ANTHROPIC_BASE_URL";

@@ -22,7 +22,8 @@ async fn usage_events(admin: &Modern, session: &str) -> Vec<Value> {
 }
 
 fn is_close(cost: &Value, expected: f64) -> bool {
-    cost.as_f64().is_some_and(|cost| (cost - expected).abs() < 1e-9)
+    cost.as_f64()
+        .is_some_and(|cost| (cost - expected).abs() < 1e-9)
 }
 
 #[test(needs(sandbox))]
@@ -34,12 +35,22 @@ async fn a_session_costs_what_the_gate_has_counted() {
     let found = admin.session(&session).await;
     assert!(is_close(&found["cost_usd"], cost_of(2)), "{found}");
     assert_eq!(found["usage"]["input_tokens"], 2 * INPUT_TOKENS, "{found}");
-    assert_eq!(found["usage"]["output_tokens"], 2 * OUTPUT_TOKENS, "{found}");
+    assert_eq!(
+        found["usage"]["output_tokens"],
+        2 * OUTPUT_TOKENS,
+        "{found}"
+    );
     assert!(is_close(&found["tree_cost_usd"], cost_of(2)), "{found}");
     let events = usage_events(&admin, &session).await;
-    assert!(is_close(&events.last().unwrap()["cost_usd"], cost_of(2)), "{events:?}");
+    assert!(
+        is_close(&events.last().unwrap()["cost_usd"], cost_of(2)),
+        "{events:?}"
+    );
     let log = admin.log(&session).await;
-    assert!(!log.iter().any(|event| event.to_string().contains("is unknown")));
+    assert!(
+        !log.iter()
+            .any(|event| event.to_string().contains("is unknown"))
+    );
     run_again(&server, &project, &session, 2, ASK).await;
     let found = admin.session(&session).await;
     assert!(is_close(&found["cost_usd"], cost_of(3)), "{found}");
@@ -97,7 +108,10 @@ async fn a_killed_server_loses_no_charge_and_counts_none_twice() {
     let calls = asked_by(&server, &project);
     assert_eq!(llm.requests().len() as u64, calls);
     let found = admin.session(&session).await;
-    assert!(is_close(&found["cost_usd"], cost_of(calls)), "{calls} {found}");
+    assert!(
+        is_close(&found["cost_usd"], cost_of(calls)),
+        "{calls} {found}"
+    );
     let totals: Vec<u64> = usage_events(&admin, &session)
         .await
         .iter()

@@ -11,9 +11,7 @@ use crate::agent::{
 };
 use crate::home::HomeLayout;
 use crate::restrictions::{RestrictionSettings, Restrictions, denying_hook};
-use crate::sign_in::{
-    self, GatewayModel, GatewayModels, LoginCommand, OwnModels, SignInMethods,
-};
+use crate::sign_in::{self, GatewayModel, GatewayModels, LoginCommand, OwnModels, SignInMethods};
 use crate::tool_filter::{ToolEnforcement, ToolFilter};
 use crate::usage::token_counts;
 

@@ -81,7 +81,9 @@ impl Gateway<'_> {
             total.usage = total.usage.saturating_add(usage);
             total.cost_usd += cost_usd;
             total.is_estimate |= is_estimate;
-            total.model = answered_by.or(Some(model)).filter(|model| !model.is_empty());
+            total.model = answered_by
+                .or(Some(model))
+                .filter(|model| !model.is_empty());
         }
         sessions.into_values().collect()
     }

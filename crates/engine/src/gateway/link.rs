@@ -51,13 +51,17 @@ impl Engine {
             let ended = match connected {
                 Ok(link) => {
                     interval = MIN_RETRY_INTERVAL;
-                    self.gateway().serve_link(link, &mut changes, &mut waiting).await
+                    self.gateway()
+                        .serve_link(link, &mut changes, &mut waiting)
+                        .await
                 }
                 // The gate is started for its containers (`network/gate_link.rs`).
                 Err(error) => Err(error),
             };
             // Those that were not confirmed are sent to the next gate, which gets everything.
-            waiting.unsent.extend(std::mem::take(&mut waiting.sent).into_values());
+            waiting
+                .unsent
+                .extend(std::mem::take(&mut waiting.sent).into_values());
             waiting.unsent.retain(|change| change.reply.is_some());
             if ended.is_err() {
                 tokio::time::sleep(interval).await;

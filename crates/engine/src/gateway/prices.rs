@@ -25,7 +25,12 @@ pub(super) struct ModelPrice {
     long: Option<(u64, f64, f64)>,
 }
 
-const fn price(prefix: &'static str, input_usd: f64, cached_usd: f64, output_usd: f64) -> ModelPrice {
+const fn price(
+    prefix: &'static str,
+    input_usd: f64,
+    cached_usd: f64,
+    output_usd: f64,
+) -> ModelPrice {
     ModelPrice {
         prefix,
         input_usd,
@@ -184,8 +189,14 @@ mod tests {
             })
         };
         assert_eq!(cost_of("mine", None, MILLION, configured), (3.0, true));
-        assert_eq!(cost_of("alias", Some("mine"), MILLION, configured), (3.0, true));
-        assert_eq!(cost_of("alias", Some("gpt-5.5"), MILLION, configured), (35.0, true));
+        assert_eq!(
+            cost_of("alias", Some("mine"), MILLION, configured),
+            (3.0, true)
+        );
+        assert_eq!(
+            cost_of("alias", Some("gpt-5.5"), MILLION, configured),
+            (35.0, true)
+        );
     }
 
     #[test]
@@ -197,7 +208,10 @@ mod tests {
             ..TokenCounts::default()
         };
         let (usd, _) = cost("claude-sonnet-4-6", cached);
-        assert!((usd - (0.3 + 0.6 * 3.0 * 1.25 + 0.4 * 3.0 * 2.0)).abs() < 1e-9, "{usd}");
+        assert!(
+            (usd - (0.3 + 0.6 * 3.0 * 1.25 + 0.4 * 3.0 * 2.0)).abs() < 1e-9,
+            "{usd}"
+        );
         assert_eq!(cost("gemini-2.5-pro", MILLION), (2.5 + 15.0, true));
     }
 

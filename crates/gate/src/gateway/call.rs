@@ -139,10 +139,16 @@ mod tests {
         let gemini = "/v1beta/models/gemini-9:streamGenerateContent";
         assert_eq!(purpose(gemini), Purpose::Call(Api::Contents));
         assert_eq!(purpose("/v1beta/models/m:countTokens"), Purpose::Free);
-        assert_eq!(purpose("/v1beta/models/m:batchGenerateContent"), Purpose::Uncountable);
+        assert_eq!(
+            purpose("/v1beta/models/m:batchGenerateContent"),
+            Purpose::Uncountable
+        );
         assert_eq!(purpose("/images/generations"), Purpose::Call(Api::Other));
         assert_eq!(Purpose::of(&Method::GET, "/models"), Purpose::Free);
-        assert_eq!(ModelCall::of_size(Api::Contents, gemini, 0).model, "gemini-9");
+        assert_eq!(
+            ModelCall::of_size(Api::Contents, gemini, 0).model,
+            "gemini-9"
+        );
     }
 
     #[test]

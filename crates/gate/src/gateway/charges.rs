@@ -132,7 +132,10 @@ impl Writer {
     fn run(&mut self, mut queued: mpsc::Receiver<Queued>, end: &watch::Sender<u64>) {
         let mut batch = Vec::new();
         while queued.blocking_recv_many(&mut batch, MAX_BATCH_CHARGES) > 0 {
-            let lines: Vec<u8> = batch.iter().flat_map(|it| it.line.iter().copied()).collect();
+            let lines: Vec<u8> = batch
+                .iter()
+                .flat_map(|it| it.line.iter().copied())
+                .collect();
             let mut has_failed = false;
             while let Err(error) = self.append(&lines) {
                 // What was spent must not be lost; agents wait meanwhile.
@@ -156,7 +159,10 @@ impl Writer {
             self.file = create_file(&self.directory, base)?;
             (self.base, self.length) = (base, 0);
         }
-        let written = self.file.write_all(lines).and_then(|()| self.file.sync_data());
+        let written = self
+            .file
+            .write_all(lines)
+            .and_then(|()| self.file.sync_data());
         if let Err(error) = written {
             let _ = self.file.set_len(self.length);
             return Err(error);
@@ -168,7 +174,12 @@ impl Writer {
 
 fn open_file(path: &Path) -> io::Result<File> {
     let mut options = File::options();
-    options.read(true).append(true).create(true).mode(0o600).open(path)
+    options
+        .read(true)
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path)
 }
 
 fn create_file(directory: &Path, base: u64) -> io::Result<File> {

@@ -93,7 +93,11 @@ impl Grants {
     /// The grant of a placeholder in a container.
     pub(crate) fn find(&self, key: &str, container: &str) -> Option<Arc<GrantEntry>> {
         let key: ApiKey = key.parse().ok()?;
-        let found = self.by_placeholder.lock().get(&placeholder_id(&key)).cloned();
+        let found = self
+            .by_placeholder
+            .lock()
+            .get(&placeholder_id(&key))
+            .cloned();
         found.filter(|entry| entry.container == container)
     }
 }
@@ -101,7 +105,10 @@ impl Grants {
 /// What the gate and the server call a placeholder: its hash.
 pub fn placeholder_id(key: &ApiKey) -> String {
     let hash = key.hash();
-    hash.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+    hash.as_bytes()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 #[cfg(test)]

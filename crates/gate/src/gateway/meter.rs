@@ -79,7 +79,10 @@ impl Meter {
         }
         let had_ended = self.has_ended;
         let mut rest = bytes;
-        while let Some(end) = rest.iter().position(|byte| self.is_stream && *byte == b'\n') {
+        while let Some(end) = rest
+            .iter()
+            .position(|byte| self.is_stream && *byte == b'\n')
+        {
             self.push(&rest[..end]);
             let line = mem::take(&mut self.buffer);
             if !mem::take(&mut self.is_skipping) {
@@ -129,7 +132,11 @@ impl Meter {
                     self.tokens = Some(tokens);
                 }
                 let kind = event["type"].as_str().unwrap_or_default();
-                let ends = ["response.completed", "response.incomplete", "response.failed"];
+                let ends = [
+                    "response.completed",
+                    "response.incomplete",
+                    "response.failed",
+                ];
                 if ends.contains(&kind) {
                     self.has_ended = true;
                 } else if let Some(delta) = event["delta"].as_str() {
@@ -178,7 +185,12 @@ impl Meter {
             Value::Object(fields) => fields.iter().for_each(|(name, value)| {
                 let is_text = matches!(
                     name.as_str(),
-                    "text" | "thinking" | "partial_json" | "content" | "reasoning_content" | "arguments"
+                    "text"
+                        | "thinking"
+                        | "partial_json"
+                        | "content"
+                        | "reasoning_content"
+                        | "arguments"
                 );
                 match value.as_str().filter(|_| is_text) {
                     Some(text) => self.text_bytes += text.len() as u64,

@@ -136,7 +136,10 @@ mod tests {
             let url: BaseUrl = given.parse().unwrap();
             provider.upstream(Some(&url))
         };
-        for given in ["https://gw.example.com/team", "https://gw.example.com/team/v1"] {
+        for given in [
+            "https://gw.example.com/team",
+            "https://gw.example.com/team/v1",
+        ] {
             assert_eq!(
                 upstream(Provider::Anthropic, given),
                 "https://gw.example.com/team"

@@ -133,8 +133,14 @@ fn split_path(path: &str) -> Option<(Provider, &str)> {
 /// Whether a server could take the path for another one: the prefix of a provider must hold.
 fn has_other_meaning(path: &str) -> bool {
     let lower = path.to_ascii_lowercase();
-    let has_encoded = ["%2e", "%2f", "%5c", "\\"].iter().any(|it| lower.contains(it));
-    let mut segments = lower.strip_prefix('/').unwrap_or_default().split('/').peekable();
+    let has_encoded = ["%2e", "%2f", "%5c", "\\"]
+        .iter()
+        .any(|it| lower.contains(it));
+    let mut segments = lower
+        .strip_prefix('/')
+        .unwrap_or_default()
+        .split('/')
+        .peekable();
     let mut has_dots = false;
     while let Some(segment) = segments.next() {
         let is_last = segments.peek().is_none();
@@ -163,7 +169,11 @@ fn find_grant(
             }
         }
     }
-    let mut pairs = head.uri.query().into_iter().flat_map(|query| query.split('&'));
+    let mut pairs = head
+        .uri
+        .query()
+        .into_iter()
+        .flat_map(|query| query.split('&'));
     let grant = pairs.find_map(|pair| grants.find(pair.strip_prefix("key=")?, container))?;
     Some((KeyPlace::Query, grant))
 }
@@ -200,7 +210,9 @@ pub(crate) fn response_headers(headers: &HeaderMap, secret: &str) -> HeaderMap {
     let mut kept = end_to_end(headers);
     let has_secret = |value: &HeaderValue| {
         let (value, secret) = (value.as_bytes(), secret.as_bytes());
-        value.windows(secret.len().max(1)).any(|part| part == secret)
+        value
+            .windows(secret.len().max(1))
+            .any(|part| part == secret)
     };
     let leaking: Vec<HeaderName> = kept
         .iter()

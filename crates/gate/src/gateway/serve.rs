@@ -54,6 +54,7 @@ pub(crate) async fn serve(
         .timer(TokioTimer::new())
         .header_read_timeout(REQUEST_HEAD_TIMEOUT)
         .max_buf_size(MAX_HEAD_BYTES)
+        .max_header_size(MAX_HEAD_BYTES)
         .max_headers(MAX_HEADERS)
         .serve_connection(TokioIo::new(stream), service)
         .await;
@@ -86,7 +87,8 @@ async fn try_handle(
     let mut permit = None;
     let (call, body) = match purpose {
         Purpose::Uncountable => {
-            let message = "batches are not available: what they cost is known only when they have ended";
+            let message =
+                "batches are not available: what they cost is known only when they have ended";
             return Err(Refusal::new(provider, StatusCode::FORBIDDEN, message));
         }
         Purpose::Free => (None, stream_body(gate, body)),
@@ -221,12 +223,18 @@ fn stream_body(gate: &Gate, body: Incoming) -> RequestBody {
 }
 
 fn whole_body(bytes: Bytes) -> RequestBody {
-    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+    Full::new(bytes)
+        .map_err(|never| match never {})
+        .boxed_unsync()
 }
 
 fn provider_host(accepted: &Accepted) -> (String, u16) {
     let uri = &accepted.uri;
-    let default = if uri.scheme_str() == Some("http") { 80 } else { 443 };
+    let default = if uri.scheme_str() == Some("http") {
+        80
+    } else {
+        443
+    };
     let host = uri.host().unwrap_or_default().to_owned();
     (host, uri.port_u16().unwrap_or(default))
 }

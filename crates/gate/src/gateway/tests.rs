@@ -22,7 +22,9 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A provider that a test plays: each connection is given to the function, with what the gate sent until the end of
 /// its head and of the body that it announces.
-fn provider(serve: impl Fn(&str, &mut TcpStream) + Send + 'static) -> (SocketAddr, Receiver<String>) {
+fn provider(
+    serve: impl Fn(&str, &mut TcpStream) + Send + 'static,
+) -> (SocketAddr, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (sender, requests) = channel();
@@ -103,7 +105,9 @@ impl Bench {
     }
 
     async fn connect(&self, container: &str) -> UnixStream {
-        let mut stream = socket::connect(&self.path().join(container), EGRESS_SOCKET_NAME).await.unwrap();
+        let mut stream = socket::connect(&self.path().join(container), EGRESS_SOCKET_NAME)
+            .await
+            .unwrap();
         stream.write_all(b"\"gateway\"\n").await.unwrap();
         let mut reply = [0; 9];
         stream.read_exact(&mut reply).await.unwrap();
@@ -118,7 +122,9 @@ impl Bench {
         // A refused request may not be read to its end.
         let _ = stream.write_all(request.as_bytes()).await;
         let mut reply = Vec::new();
-        let _ = timeout(TEST_TIMEOUT, stream.read_to_end(&mut reply)).await.unwrap();
+        let _ = timeout(TEST_TIMEOUT, stream.read_to_end(&mut reply))
+            .await
+            .unwrap();
         String::from_utf8_lossy(&reply).into_owned()
     }
 
@@ -150,26 +156,48 @@ fn post(path: &str, body: &str) -> String {
 
 fn reply(stream: &mut TcpStream, head: &str, body: &str) {
     let length = body.len();
-    let _ = write!(stream, "HTTP/1.1 200 OK\r\n{head}Content-Length: {length}\r\n\r\n{body}");
+    let _ = write!(
+        stream,
+        "HTTP/1.1 200 OK\r\n{head}Content-Length: {length}\r\n\r\n{body}"
+    );
 }
 
 const USAGE: &str = r#"{"model":"claude-x","usage":{"input_tokens":12,"output_tokens":5}}"#;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_goes_out_with_the_real_key_and_is_counted() {
-    let (address, requests) = provider(|_, stream| reply(stream, "Content-Type: application/json\r\n", USAGE));
+    let (address, requests) =
+        provider(|_, stream| reply(stream, "Content-Type: application/json\r\n", USAGE));
     let bench = Bench::new(address);
     let body = r#"{"model":"claude-x"}"#;
-    let answer = bench.exchange(&post("/anthropic/v1/messages?beta=true", body)).await;
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with(USAGE), "{answer}");
+    let answer = bench
+        .exchange(&post("/anthropic/v1/messages?beta=true", body))
+        .await;
+    assert!(
+        answer.starts_with("HTTP/1.1 200") && answer.ends_with(USAGE),
+        "{answer}"
+    );
     let request = requests.recv().unwrap();
-    assert!(request.starts_with("POST /v1/messages?beta=true HTTP/1.1\r\n"), "{request}");
+    assert!(
+        request.starts_with("POST /v1/messages?beta=true HTTP/1.1\r\n"),
+        "{request}"
+    );
     assert!(request.contains(&format!("x-api-key: {REAL}\r\n")) && request.ends_with(body));
     assert!(!request.contains(bench.key.reveal()));
     // Before the response was complete.
     let charge = bench.charges().remove(0);
-    assert_eq!((charge.session.as_str(), charge.model.as_str()), ("s", "claude-x"));
-    assert_eq!((charge.tokens.input, charge.tokens.output, charge.is_estimate), (12, 5, false));
+    assert_eq!(
+        (charge.session.as_str(), charge.model.as_str()),
+        ("s", "claude-x")
+    );
+    assert_eq!(
+        (
+            charge.tokens.input,
+            charge.tokens.output,
+            charge.is_estimate
+        ),
+        (12, 5, false)
+    );
     let text = std::fs::read_to_string(bench.path().join("network/p.jsonl")).unwrap_or_default();
     assert!(!text.contains("beta") && !text.contains(REAL));
 }
@@ -180,7 +208,10 @@ async fn a_placeholder_is_refused_in_another_container_and_after_its_end() {
     let bench = Bench::new(address);
     let request = post("/anthropic/v1/messages", "{}");
     let answer = bench.exchange_in("two", &request).await;
-    assert!(answer.starts_with("HTTP/1.1 401") && answer.contains("authentication_error"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 401") && answer.contains("authentication_error"),
+        "{answer}"
+    );
     bench.gate.gateway.grants.set(SessionGrants {
         session: "s".to_owned(),
         container: "one".to_owned(),
@@ -194,11 +225,17 @@ async fn a_placeholder_is_refused_in_another_container_and_after_its_end() {
 async fn a_redirect_is_passed_on_and_not_followed() {
     let (other, stolen) = provider(|_, stream| reply(stream, "", "{}"));
     let (address, _requests) = provider(move |_, stream| {
-        let _ = write!(stream, "HTTP/1.1 307 Moved\r\nLocation: http://{other}/v1/messages\r\nX-Echo: {REAL}\r\nContent-Length: 0\r\n\r\n");
+        let _ = write!(
+            stream,
+            "HTTP/1.1 307 Moved\r\nLocation: http://{other}/v1/messages\r\nX-Echo: {REAL}\r\nContent-Length: 0\r\n\r\n"
+        );
     });
     let bench = Bench::new(address);
     let answer = bench.exchange(&post("/anthropic/v1/messages", "{}")).await;
-    assert!(answer.starts_with("HTTP/1.1 307") && answer.contains(&format!("http://{other}/")), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 307") && answer.contains(&format!("http://{other}/")),
+        "{answer}"
+    );
     assert!(!answer.contains(REAL), "{answer}");
     assert!(stolen.try_recv().is_err());
     assert!(bench.charges().is_empty());
@@ -224,7 +261,10 @@ async fn requests_that_could_be_read_in_two_ways_do_not_reach_the_provider_as_tw
     }
     while let Ok(request) = requests.try_recv() {
         assert!(request.starts_with("POST /v1/messages"), "{request}");
-        assert!(!request.contains("hidden") && !request.contains("chunked"), "{request}");
+        assert!(
+            !request.contains("hidden") && !request.contains("chunked"),
+            "{request}"
+        );
     }
 }
 
@@ -240,14 +280,22 @@ async fn heads_and_bodies_of_agents_are_bounded() {
         ..GatewayLimits::default()
     };
     let bench = Bench::with(address, limits);
-    let long = format!("GET /anthropic/v1/models HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(100 << 10));
+    let long = format!(
+        "GET /anthropic/v1/models HTTP/1.1\r\nX: {}\r\n\r\n",
+        "x".repeat(100 << 10)
+    );
     assert!(bench.exchange(&long).await.starts_with("HTTP/1.1 431"));
-    let many = format!("GET /anthropic/v1/models HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(200));
+    let many = format!(
+        "GET /anthropic/v1/models HTTP/1.1\r\n{}\r\n",
+        "X: y\r\n".repeat(200)
+    );
     assert!(bench.exchange(&many).await.starts_with("HTTP/1.1 431"));
     let announced = "POST /anthropic/v1/messages HTTP/1.1\r\nx-api-key: KEY\r\nConnection: close\r\nContent-Length: 9999999999\r\n\r\n{";
     assert!(bench.exchange(announced).await.starts_with("HTTP/1.1 413"));
     let chunk = format!("80000\r\n{}\r\n", "x".repeat(0x80000)).repeat(4);
-    let endless = format!("POST /anthropic/v1/messages HTTP/1.1\r\nx-api-key: KEY\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}");
+    let endless = format!(
+        "POST /anthropic/v1/messages HTTP/1.1\r\nx-api-key: KEY\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}"
+    );
     assert!(bench.exchange(&endless).await.starts_with("HTTP/1.1 413"));
     let stalled = "POST /anthropic/v1/messages HTTP/1.1\r\nx-api-key: KEY\r\nConnection: close\r\nContent-Length: 5\r\n\r\n{";
     assert!(bench.exchange(stalled).await.starts_with("HTTP/1.1 408"));
@@ -258,7 +306,10 @@ async fn heads_and_bodies_of_agents_are_bounded() {
     let mut stream = bench.connect("one").await;
     stream.write_all(upgrade.as_bytes()).await.unwrap();
     let mut status = [0; 12];
-    timeout(TEST_TIMEOUT, stream.read_exact(&mut status)).await.unwrap().unwrap();
+    timeout(TEST_TIMEOUT, stream.read_exact(&mut status))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(&status, b"HTTP/1.1 426");
 }
 
@@ -276,16 +327,31 @@ async fn a_provider_that_never_answers_or_never_ends_is_cut() {
     let bench = Bench::with(silent, limits);
     let request = post("/anthropic/v1/messages", r#"{"model":"m"}"#);
     let answer = bench.exchange(&request).await;
-    assert!(answer.starts_with("HTTP/1.1 504") && answer.contains("api_error"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 504") && answer.contains("api_error"),
+        "{answer}"
+    );
     assert!(bench.charge().await.is_estimate, "it may have worked on it");
 
     let (heads, _requests) = provider(|_, stream| {
-        let _ = write!(stream, "HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
+        let _ = write!(
+            stream,
+            "HTTP/1.1 200 OK\r\nX: {}\r\n\r\n",
+            "x".repeat(1 << 20)
+        );
     });
-    assert!(Bench::with(heads, limits).exchange(&request).await.starts_with("HTTP/1.1 502"));
+    assert!(
+        Bench::with(heads, limits)
+            .exchange(&request)
+            .await
+            .starts_with("HTTP/1.1 502")
+    );
 
     let (gigabyte, _requests) = provider(|_, stream| {
-        let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 1073741824\r\n\r\n");
+        let _ = write!(
+            stream,
+            "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 1073741824\r\n\r\n"
+        );
         let piece = vec![b'x'; 1 << 20];
         while stream.write_all(&piece).is_ok() {}
     });
@@ -295,20 +361,32 @@ async fn a_provider_that_never_answers_or_never_ends_is_cut() {
     assert!(bench.charge().await.is_estimate);
 
     let (stalling, _requests) = provider(|_, stream| {
-        let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n5\r\ndata:\r\n");
+        let _ = write!(
+            stream,
+            "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n5\r\ndata:\r\n"
+        );
     });
     let bench = Bench::with(stalling, limits);
     let answer = bench.exchange(&request).await;
-    assert!(answer.contains("data:") && !answer.ends_with("0\r\n\r\n"), "{answer}");
+    assert!(
+        answer.contains("data:") && !answer.ends_with("0\r\n\r\n"),
+        "{answer}"
+    );
     assert!(bench.charge().await.is_estimate);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_provider_that_is_not_there_costs_nothing() {
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let bench = Bench::new(closed);
     let answer = bench.exchange(&post("/anthropic/v1/messages", "{}")).await;
-    assert!(answer.starts_with("HTTP/1.1 502") && answer.contains("cannot be reached"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 502") && answer.contains("cannot be reached"),
+        "{answer}"
+    );
     assert!(bench.charges().is_empty());
 }
 
@@ -318,17 +396,26 @@ async fn a_stream_arrives_as_it_is_made_and_an_agent_that_leaves_is_charged() {
     let wait = std::sync::Mutex::new(wait);
     let (address, _requests) = provider(move |_, stream| {
         let start = r#"data: {"type":"message_start","message":{"model":"m","usage":{"input_tokens":70,"output_tokens":1}}}"#;
-        let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n{start}\n\n");
+        let _ = write!(
+            stream,
+            "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n{start}\n\n"
+        );
         let _ = wait.lock().unwrap().recv();
     });
     let bench = Bench::new(address);
     let mut stream = bench.connect("one").await;
     let request = post("/anthropic/v1/messages", r#"{"model":"m","stream":true}"#);
-    stream.write_all(request.replace("KEY", bench.key.reveal()).as_bytes()).await.unwrap();
+    stream
+        .write_all(request.replace("KEY", bench.key.reveal()).as_bytes())
+        .await
+        .unwrap();
     let mut seen = String::new();
     while !seen.contains("message_start") {
         let mut piece = [0; 1000];
-        let read = timeout(TEST_TIMEOUT, stream.read(&mut piece)).await.unwrap().unwrap();
+        let read = timeout(TEST_TIMEOUT, stream.read(&mut piece))
+            .await
+            .unwrap()
+            .unwrap();
         assert!(read > 0);
         seen.push_str(&String::from_utf8_lossy(&piece[..read]));
     }
@@ -342,17 +429,36 @@ async fn a_stream_arrives_as_it_is_made_and_an_agent_that_leaves_is_charged() {
 async fn a_chat_tells_the_gate_its_tokens_and_the_agent_only_what_it_asked_for() {
     let usage = r#"data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}"#;
     let (address, requests) = provider(move |_, stream| {
-        let events = format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"hi\"}}}}]}}\n\n{usage}\n\ndata: [DONE]\n\n");
+        let events = format!(
+            "data: {{\"choices\":[{{\"delta\":{{\"content\":\"hi\"}}}}]}}\n\n{usage}\n\ndata: [DONE]\n\n"
+        );
         reply(stream, "Content-Type: text/event-stream\r\n", &events);
     });
     let bench = Bench::new(address);
-    let answer = bench.exchange(&post("/anthropic/v1/chat/completions", r#"{"model":"m","stream":true}"#)).await;
-    assert!(answer.contains("hi") && answer.contains("[DONE]") && !answer.contains("prompt_tokens"), "{answer}");
+    let answer = bench
+        .exchange(&post(
+            "/anthropic/v1/chat/completions",
+            r#"{"model":"m","stream":true}"#,
+        ))
+        .await;
+    assert!(
+        answer.contains("hi") && answer.contains("[DONE]") && !answer.contains("prompt_tokens"),
+        "{answer}"
+    );
     let request = requests.recv().unwrap();
     let body: Value = serde_json::from_str(request.split("\r\n\r\n").nth(1).unwrap()).unwrap();
     assert_eq!(body["stream_options"]["include_usage"], true);
     let charge = bench.charges().remove(0);
-    assert_eq!((charge.tokens.input, charge.tokens.output, charge.is_estimate), (9, 4, false));
-    let batch = bench.exchange(&post("/anthropic/v1/messages/batches", "{}")).await;
+    assert_eq!(
+        (
+            charge.tokens.input,
+            charge.tokens.output,
+            charge.is_estimate
+        ),
+        (9, 4, false)
+    );
+    let batch = bench
+        .exchange(&post("/anthropic/v1/messages/batches", "{}"))
+        .await;
     assert!(batch.starts_with("HTTP/1.1 403"), "{batch}");
 }

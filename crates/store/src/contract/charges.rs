@@ -26,9 +26,15 @@ pub(super) async fn charges_are_counted_once_with_the_offset(store: &dyn Store) 
     let gone = session(9, project, 5).id;
     assert_eq!(store.charges_read().await.must(), 0);
     let charges = vec![charge(created.id, 10, 0.5, 0), charge(gone, 1, 1.0, 0)];
-    let charged = store.add_charges(charges.clone(), 0, 100, at(6)).await.must();
+    let charged = store
+        .add_charges(charges.clone(), 0, 100, at(6))
+        .await
+        .must();
     assert_eq!(charged.len(), 1);
-    assert_eq!((charged[0].session, charged[0].root_id), (created.id, created.root_id));
+    assert_eq!(
+        (charged[0].session, charged[0].root_id),
+        (created.id, created.root_id)
+    );
     // Read again by a server that was killed after its commit.
     let again = store.add_charges(charges, 0, 100, at(7)).await.must();
     assert!(again.is_empty());

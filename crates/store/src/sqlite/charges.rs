@@ -17,7 +17,11 @@ fn read_offset(connection: &Connection) -> Result<u64> {
     Ok(offset.cast_unsigned())
 }
 
-fn add(connection: &Connection, charge: &SessionCharge, at: Timestamp) -> Result<Option<ChargedSession>> {
+fn add(
+    connection: &Connection,
+    charge: &SessionCharge,
+    at: Timestamp,
+) -> Result<Option<ChargedSession>> {
     let found = connection
         .prepare_cached("select seq, root_id, usage, cost_usd from sessions where id = ?1")?
         .query_row([charge.session.to_string()], |row| {

@@ -66,9 +66,11 @@ fn the_end_is_known_when_it_passes() {
 
 #[test]
 fn responses_chats_and_contents_are_counted() {
-    let completed = event(&json!({ "type": "response.completed", "response": { "model": "gpt-x", "usage": {
+    let completed = event(
+        &json!({ "type": "response.completed", "response": { "model": "gpt-x", "usage": {
         "input_tokens": 50, "input_tokens_details": { "cached_tokens": 20 },
-        "output_tokens": 9, "output_tokens_details": { "reasoning_tokens": 4 } } } }));
+        "output_tokens": 9, "output_tokens_details": { "reasoning_tokens": 4 } } } }),
+    );
     let expected = TokenCounts {
         input: 30,
         cache_read: 20,
@@ -76,21 +78,36 @@ fn responses_chats_and_contents_are_counted() {
         thoughts: 4,
         ..TokenCounts::default()
     };
-    assert_eq!(measure(Api::Responses, SSE, &completed, true).tokens, expected);
+    assert_eq!(
+        measure(Api::Responses, SSE, &completed, true).tokens,
+        expected
+    );
     let chunk = json!({ "choices": [], "usage": { "prompt_tokens": 50, "completion_tokens": 9,
         "prompt_tokens_details": { "cached_tokens": 20 }, "completion_tokens_details": { "reasoning_tokens": 4 } } });
-    let chat = format!("{}{}data: [DONE]\n\n", event(&json!({ "choices": [{ "delta": { "content": "x" } }], "usage": null })), event(&chunk));
+    let chat = format!(
+        "{}{}data: [DONE]\n\n",
+        event(&json!({ "choices": [{ "delta": { "content": "x" } }], "usage": null })),
+        event(&chunk)
+    );
     let measured = measure(Api::Chat, SSE, &chat, true);
     assert_eq!((measured.tokens, measured.is_estimate), (expected, false));
-    assert_eq!(measure(Api::Chat, "application/json", &chunk.to_string(), true).tokens, expected);
-    let part = |prompt: u64, output: u64| json!({ "modelVersion": "gemini-x", "usageMetadata": {
-        "promptTokenCount": prompt, "cachedContentTokenCount": 20, "candidatesTokenCount": output, "thoughtsTokenCount": 4 } });
+    assert_eq!(
+        measure(Api::Chat, "application/json", &chunk.to_string(), true).tokens,
+        expected
+    );
+    let part = |prompt: u64, output: u64| {
+        json!({ "modelVersion": "gemini-x", "usageMetadata": {
+        "promptTokenCount": prompt, "cachedContentTokenCount": 20, "candidatesTokenCount": output, "thoughtsTokenCount": 4 } })
+    };
     let mut last = part(50, 5);
     last["candidates"] = json!([{ "finishReason": "STOP" }]);
     let stream = format!("{}{}", event(&part(50, 2)), event(&last));
     assert_eq!(measure(Api::Contents, SSE, &stream, true).tokens, expected);
     let list = json!([part(50, 2), last]).to_string();
-    assert_eq!(measure(Api::Contents, "application/json", &list, true).tokens, expected);
+    assert_eq!(
+        measure(Api::Contents, "application/json", &list, true).tokens,
+        expected
+    );
 }
 
 #[test]
@@ -99,7 +116,10 @@ fn a_cut_or_broken_stream_is_estimated_from_what_came() {
     let cut = &text[..text.find("message_delta").unwrap()];
     let measured = measure(Api::Messages, SSE, cut, false);
     assert!(measured.is_estimate);
-    assert_eq!((measured.tokens.input, measured.tokens.cache_read), (10, 100));
+    assert_eq!(
+        (measured.tokens.input, measured.tokens.cache_read),
+        (10, 100)
+    );
     assert_eq!(measured.tokens.output, 4);
     let nothing = measure(Api::Responses, SSE, "data: {broken\n\nnonsense", false);
     assert_eq!((nothing.tokens.input, nothing.tokens.output), (100, 0));

@@ -37,13 +37,42 @@ fn head(uri: &str, headers: &[(&str, &str)]) -> Parts {
 #[test]
 fn the_real_key_takes_the_place_of_the_placeholder() {
     let cases = [
-        (Provider::Anthropic, "/anthropic/v1/messages?beta=true", "x-api-key", "KEY", "https://up/a/v1/messages?beta=true"),
-        (Provider::Anthropic, "/anthropic/v1/messages", "authorization", "Bearer KEY", "https://up/a/v1/messages"),
-        (Provider::OpenAi, "/openai/v1/responses", "Authorization", "bearer KEY", "https://up/a/responses"),
-        (Provider::Gemini, "/gemini/v1beta/models/m:generateContent?alt=sse", "x-goog-api-key", "KEY", "https://up/a/v1beta/models/m:generateContent?alt=sse"),
+        (
+            Provider::Anthropic,
+            "/anthropic/v1/messages?beta=true",
+            "x-api-key",
+            "KEY",
+            "https://up/a/v1/messages?beta=true",
+        ),
+        (
+            Provider::Anthropic,
+            "/anthropic/v1/messages",
+            "authorization",
+            "Bearer KEY",
+            "https://up/a/v1/messages",
+        ),
+        (
+            Provider::OpenAi,
+            "/openai/v1/responses",
+            "Authorization",
+            "bearer KEY",
+            "https://up/a/responses",
+        ),
+        (
+            Provider::Gemini,
+            "/gemini/v1beta/models/m:generateContent?alt=sse",
+            "x-goog-api-key",
+            "KEY",
+            "https://up/a/v1beta/models/m:generateContent?alt=sse",
+        ),
     ];
     for (provider, path, name, value, expected) in cases {
-        let given = [(name, value), ("anthropic-beta", "x"), ("accept-encoding", "gzip"), ("cookie", "a=b")];
+        let given = [
+            (name, value),
+            ("anthropic-beta", "x"),
+            ("accept-encoding", "gzip"),
+            ("cookie", "a=b"),
+        ];
         let accepted = accept(&head(path, &given), "c", &grants(provider, "https://up/a")).unwrap();
         assert_eq!(accepted.uri.to_string(), expected);
         let sent = accepted.headers.get(name).unwrap().to_str().unwrap();
@@ -51,15 +80,29 @@ fn the_real_key_takes_the_place_of_the_placeholder() {
         assert_eq!(accepted.headers["anthropic-beta"], "x");
         assert_eq!(accepted.headers["accept-encoding"], "identity");
         let text = format!("{:?}", accepted.headers);
-        assert!(!text.contains(placeholder().reveal()) && !text.contains(REAL), "{text}");
+        assert!(
+            !text.contains(placeholder().reveal()) && !text.contains(REAL),
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn a_key_in_the_address_becomes_a_header() {
-    let uri = format!("/gemini/v1beta/models?key={}&pageSize=5&key=other", placeholder().reveal());
-    let accepted = accept(&head(&uri, &[]), "c", &grants(Provider::Gemini, "https://up")).unwrap();
-    assert_eq!(accepted.uri.to_string(), "https://up/v1beta/models?pageSize=5");
+    let uri = format!(
+        "/gemini/v1beta/models?key={}&pageSize=5&key=other",
+        placeholder().reveal()
+    );
+    let accepted = accept(
+        &head(&uri, &[]),
+        "c",
+        &grants(Provider::Gemini, "https://up"),
+    )
+    .unwrap();
+    assert_eq!(
+        accepted.uri.to_string(),
+        "https://up/v1beta/models?pageSize=5"
+    );
     assert_eq!(accepted.headers["x-goog-api-key"], REAL);
 }
 
@@ -67,21 +110,47 @@ fn a_key_in_the_address_becomes_a_header() {
 fn only_the_placeholder_of_this_container_and_provider_works() {
     let all = grants(Provider::OpenAi, "https://up");
     let status = |uri: &str, headers: &[(&str, &str)], container: &str| {
-        accept(&head(uri, headers), container, &all).map(|_| ()).map_err(|refusal| refusal.status.as_u16())
+        accept(&head(uri, headers), container, &all)
+            .map(|_| ())
+            .map_err(|refusal| refusal.status.as_u16())
     };
     let key = [("authorization", "Bearer KEY")];
     assert_eq!(status("/openai/v1/models", &key, "c"), Ok(()));
     assert_eq!(status("/openai/v1/models", &key, "other"), Err(401));
     assert_eq!(status("/openai/v1/models", &[], "c"), Err(401));
-    assert_eq!(status("/openai/v1/models", &[("authorization", "Bearer sk-real-0123456789")], "c"), Err(401));
-    assert_eq!(status("/openai/v1/models", &[("authorization", "Basic KEY")], "c"), Err(401));
+    assert_eq!(
+        status(
+            "/openai/v1/models",
+            &[("authorization", "Bearer sk-real-0123456789")],
+            "c"
+        ),
+        Err(401)
+    );
+    assert_eq!(
+        status("/openai/v1/models", &[("authorization", "Basic KEY")], "c"),
+        Err(401)
+    );
     assert_eq!(status("/anthropic/v1/models", &key, "c"), Err(401));
     assert_eq!(status("/openai/v2/models", &key, "c"), Err(404));
     assert_eq!(status("/openai/v1x", &key, "c"), Err(404));
-    assert_eq!(status("http://api.openai.com/openai/v1/models", &key, "c"), Err(400));
-    assert_eq!(status("/openai/v1/responses", &[("authorization", "Bearer KEY"), ("upgrade", "websocket")], "c"), Err(426));
+    assert_eq!(
+        status("http://api.openai.com/openai/v1/models", &key, "c"),
+        Err(400)
+    );
+    assert_eq!(
+        status(
+            "/openai/v1/responses",
+            &[("authorization", "Bearer KEY"), ("upgrade", "websocket")],
+            "c"
+        ),
+        Err(426)
+    );
     for path in ["/../x", "/a/./b", "/a//b", "/%2e%2e/x", "/a%2Fb", "//evil"] {
-        assert_eq!(status(&format!("/openai/v1{path}"), &key, "c"), Err(400), "{path}");
+        assert_eq!(
+            status(&format!("/openai/v1{path}"), &key, "c"),
+            Err(400),
+            "{path}"
+        );
     }
 }
 
@@ -109,7 +178,10 @@ fn headers_of_the_connection_and_of_the_length_do_not_pass() {
 #[test]
 fn a_response_header_with_the_key_is_dropped() {
     let mut headers = HeaderMap::new();
-    headers.insert("location", HeaderValue::try_from(format!("https://other/?key={REAL}")).unwrap());
+    headers.insert(
+        "location",
+        HeaderValue::try_from(format!("https://other/?key={REAL}")).unwrap(),
+    );
     headers.insert("x-request-id", HeaderValue::from_static("1"));
     headers.insert("connection", HeaderValue::from_static("close"));
     let kept = response_headers(&headers, REAL);

@@ -20,7 +20,7 @@ const KEY: &str = "sk-canary-0123456789abcdef";
 /// Sends a message to the model with what the agent was given.
 const ASK: &str = r#"curl -sS -m 60 "$ANTHROPIC_BASE_URL/v1/messages" -H "x-api-key: $ANTHROPIC_API_KEY" \
     -H 'content-type: application/json' -w ' status %{http_code}' \
-    -d '{"model":"claude-x","max_tokens":50,"stream":true,"messages":[{"role":"user","content":"say hello"}]}'"#;
+    -d '{"model":"claude-x","max_tokens":50,"stream":true,"tools":[{"name":"any","input_schema":{"type":"object"}}],"messages":[{"role":"user","content":"say hello"}]}'"#;
 
 /// A server whose `claude` is a shell script, a model, and a project with the network `policy`.
 async fn start() -> (Server, Llm, Modern, String) {

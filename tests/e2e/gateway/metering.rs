@@ -58,16 +58,19 @@ async fn a_session_costs_what_the_gate_has_counted() {
 
 #[test(needs(sandbox))]
 async fn the_cost_of_an_unknown_model_is_unknown_and_counts_against_the_budget() {
-    let (server, _llm, admin, project) = start().await;
-    let (session, _) = run(&server, &project, ASK).await;
-    let found = admin.session(&session).await;
-    assert_eq!(found["cost_usd"], Value::Null, "{found}");
-    assert_eq!(found["usage"]["input_tokens"], INPUT_TOKENS);
-    let limit = json!({ "project_id": project, "max_cost_usd": 0.001 });
-    admin.call("project_update", limit).await.ok();
-    admin.message(&session, "go").await;
+    let (server, _llm, admin, _) = start().await;
+    let made = json!({
+        "name": "small", "agent": "claude", "network": "policy", "credential_refs": ["work"],
+        "max_cost_usd": 0.001,
+    });
+    let made = admin.call("project_create", made).await;
+    let project = made.ok()["project_id"].as_str().unwrap().to_owned();
+    std::fs::write(server.workspace(&project).join("do.sh"), ASK).unwrap();
+    let session = admin.spawn(&project, "go").await;
     let waiting = admin.status(&session, "waiting").await;
     assert_eq!(waiting["waiting_for"]["kind"], "budget", "{waiting}");
+    assert_eq!(waiting["cost_usd"], Value::Null, "{waiting}");
+    assert_eq!(waiting["usage"]["input_tokens"], INPUT_TOKENS);
 }
 
 #[test(needs(sandbox))]

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::error::Error;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -15,7 +16,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
@@ -32,6 +33,8 @@ use crate::journal::JournalEvent;
 
 /// For the head of a request; also for the next request of a connection.
 const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(300);
+/// For a client to close its end.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 /// A compressed request is larger than it seems.
 const COMPRESSION_FACTOR: u64 = 8;
 
@@ -44,6 +47,7 @@ pub(crate) async fn serve(
     stream: UnixStream,
     first: Vec<u8>,
 ) {
+    let linger = Linger::of(&stream);
     let stream = Prefixed { first, stream };
     let service = service_fn(move |request| {
         let (gate, container) = (gate.clone(), container.clone());
@@ -58,8 +62,35 @@ pub(crate) async fn serve(
         .max_headers(MAX_HEADERS)
         .serve_connection(TokioIo::new(stream), service)
         .await;
-    // What a program sends wrong is answered by its status; there is nobody else to tell.
-    drop(served);
+    // An answer that broke off must not look complete; its connection is reset.
+    let is_broken = served.is_err_and(|error| !error.is_parse());
+    if let (Ok(linger), false) = (linger, is_broken) {
+        linger.until_client_ends().await;
+    }
+}
+
+/// Keeps a connection open after its last byte, until the client has read it and closes its end: the tunnel takes a
+/// connection that is gone for one that broke.
+struct Linger(OwnedFd);
+
+impl Linger {
+    fn of(stream: &UnixStream) -> io::Result<Self> {
+        stream.as_fd().try_clone_to_owned().map(Self)
+    }
+
+    async fn until_client_ends(self) {
+        // The client may be gone.
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Write);
+        let stream = std::os::unix::net::UnixStream::from(self.0);
+        let Ok(mut stream) = UnixStream::from_std(stream) else {
+            return;
+        };
+        let reading = async {
+            let mut rest = [0; 4096];
+            while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
+        };
+        let _ = timeout(LINGER_TIMEOUT, reading).await;
+    }
 }
 
 async fn handle(

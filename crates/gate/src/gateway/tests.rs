@@ -203,6 +203,23 @@ async fn a_request_goes_out_with_the_real_key_and_is_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_connection_is_not_gone_before_the_client_closes_it() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let (address, _requests) = provider(|_, stream| reply(stream, "", USAGE));
+    let bench = Bench::new(address);
+    let mut stream = bench.connect("one").await;
+    let request = post("/anthropic/v1/messages", "{}").replace("KEY", bench.key.reveal());
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let reading = stream.read_to_end(&mut answer);
+    timeout(TEST_TIMEOUT, reading).await.unwrap().unwrap();
+    assert!(answer.ends_with(USAGE.as_bytes()));
+    let mut fds = [PollFd::new(&stream, PollFlags::empty())];
+    poll(&mut fds, Some(&Timespec::default())).unwrap();
+    assert!(!fds[0].revents().contains(PollFlags::HUP));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_placeholder_is_refused_in_another_container_and_after_its_end() {
     let (address, requests) = provider(|_, stream| reply(stream, "", "{}"));
     let bench = Bench::new(address);

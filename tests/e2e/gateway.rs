@@ -124,7 +124,8 @@ fn memory_has(pid: u32, text: &str) -> bool {
         return false;
     };
     let mut grep = Command::new("grep")
-        .args(["-a", "-c", "-F", text])
+        // Zeros end lines: memory that was never used would be one long line.
+        .args(["-a", "-z", "-c", "-F", text])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -152,6 +153,7 @@ fn memory_has(pid: u32, text: &str) -> bool {
     }
     drop(input);
     let counted = grep.wait_with_output().unwrap();
+    assert!(matches!(counted.status.code(), Some(0 | 1)), "{counted:?}");
     String::from_utf8_lossy(&counted.stdout).trim() != "0"
 }
 

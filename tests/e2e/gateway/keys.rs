@@ -14,7 +14,10 @@ async fn an_agent_has_a_placeholder_and_the_model_gets_the_key() {
     let show = "echo key=$ANTHROPIC_API_KEY= url=$ANTHROPIC_BASE_URL= ${#ANTHROPIC_API_KEY}";
     let (_, text) = run(&server, &project, &format!("{show}; {ASK}")).await;
     // Placeholders are redacted as keys are.
-    assert!(text.contains("key=oub_****=") && !text.contains(KEY), "{text}");
+    assert!(
+        text.contains("key=oub_****=") && !text.contains(KEY),
+        "{text}"
+    );
     assert!(
         text.contains("url=http://127.0.0.1:3129/anthropic= 47"),
         "{text}"

@@ -63,7 +63,7 @@ pub(super) async fn run(server: &Server, project: &str, script: &str) -> (String
 }
 
 /// The files below a directory that contain a text.
-fn files_with(directory: &Path, text: &str) -> Vec<String> {
+pub(super) fn files_with(directory: &Path, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut left = vec![directory.to_owned()];
     while let Some(directory) = left.pop() {

@@ -12,6 +12,7 @@ mod cli;
 mod containers;
 mod credentials;
 mod documents;
+mod gateway;
 mod hostile;
 mod network;
 mod openspec;

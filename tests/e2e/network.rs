@@ -67,7 +67,7 @@ async fn log_of(admin: &Modern, project: &str, event: &str) -> Vec<Value> {
 }
 
 /// The process of the gate of a data directory.
-fn gate_pid(home: &Path) -> Option<u32> {
+pub(super) fn gate_pid(home: &Path) -> Option<u32> {
     let home = home.to_str().unwrap();
     let is_gate = |pid: &u32| {
         let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

@@ -39,7 +39,8 @@ pub use permission_request::PermissionRequest;
 pub use request::{Attachment, Image, cancel_notification, method_not_found, prompt_request};
 pub use restrictions::{RestrictionSettings, Restrictions};
 pub use sign_in::{
-    Gateway, GatewayPath, GatewaySetting, Login, LoginCommand, LoginFile, OwnModels, SignInMethods,
+    Gateway, GatewayModel, GatewayModels, GatewayPath, GatewaySetting, Login, LoginCommand,
+    LoginFile, OwnModels, SignInMethods,
 };
 pub use signals::{AgentState, Signal};
 pub use tool_filter::{PermissionRules, ToolEnforcement, ToolFilter};

@@ -15,6 +15,8 @@ pub struct SignInMethods {
     /// Variables that it needs with a kind of credential, unless they are set already.
     pub kind_env: &'static [(&'static str, &'static [(&'static str, &'static str)])],
     pub gateways: &'static [Gateway],
+    /// How it is told of a model by the gateway of its container, if only its settings can say so.
+    pub gateway_models: Option<GatewayModels>,
     /// Models for which it finds the key in its own settings, not in a credential.
     pub own_models: Option<OwnModels>,
     /// Whether its turns fail without a credential, unless it finds a key in its own settings.
@@ -26,6 +28,7 @@ pub(crate) const UNKNOWN: SignInMethods = SignInMethods {
     login_files: &[],
     kind_env: &[],
     gateways: &[],
+    gateway_models: None,
     own_models: None,
     needs_credential: false,
     login: LoginCommand::Missing("it has no command for signing in that is known"),
@@ -61,6 +64,33 @@ pub struct OwnModels {
     pub is_own: fn(&str) -> bool,
     /// The file in the container's home that has the key.
     pub settings_path: &'static str,
+}
+
+/// Credentials of which an agent learns by models in its settings. It gets them only where the key in the settings is
+/// a placeholder.
+#[derive(Debug, Clone, Copy)]
+pub struct GatewayModels {
+    pub kinds: &'static [&'static str],
+    /// The file of its home with the settings.
+    pub path: &'static str,
+    /// The JSON that is merged into the file.
+    pub settings: fn(&GatewayModel<'_>) -> Value,
+    /// What the agent calls a model in it.
+    pub id: fn(&str) -> String,
+    /// What the agent needs besides, if it has no other key.
+    pub env: &'static [(&'static str, &'static str)],
+}
+
+/// A model behind the gateway of a container.
+#[derive(Debug, Clone, Copy)]
+pub struct GatewayModel<'a> {
+    /// The kind of the credential.
+    pub kind: &'a str,
+    pub model: &'a str,
+    pub url: &'a str,
+    pub key: &'a str,
+    /// Whether it is the provider's own, and not another one with the same API.
+    pub is_provider: bool,
 }
 
 /// How an agent is told that a provider's models are reached by another address.

@@ -15,6 +15,7 @@ use crate::checkpoints::CheckpointState;
 use crate::containers::{AvailableRuntime, ContainerState, Containers};
 use crate::credentials::{CredentialState, Credentials};
 use crate::files::Files;
+use crate::gateway::GatewayState;
 use crate::git::Git;
 use crate::metrics::Metrics;
 use crate::network::{Network, NetworkState};
@@ -61,6 +62,7 @@ pub(crate) struct Parts {
     pub(crate) schedules: ScheduleState,
     pub(crate) callers: CallerState,
     pub(crate) network: NetworkState,
+    pub(crate) gateway: GatewayState,
     pub(crate) running_calls: RunningCalls,
     pub(crate) recovery: RecoveryState,
     pub(crate) tickets: Arc<Tickets>,
@@ -104,6 +106,7 @@ impl Engine {
                 schedules: ScheduleState::default(),
                 callers: CallerState::default(),
                 network,
+                gateway: GatewayState::default(),
                 running_calls: RunningCalls::default(),
                 recovery: RecoveryState::default(),
                 tickets: Arc::default(),
@@ -116,6 +119,7 @@ impl Engine {
         with_reserve(engine.recover()).await?;
         engine.spawn_until_stopping(|engine| async move { engine.run_maintenance().await });
         engine.spawn_until_stopping(|engine| async move { engine.run_gate_link().await });
+        engine.spawn_until_stopping(|engine| async move { engine.run_gateway_link().await });
         Ok(engine)
     }
 

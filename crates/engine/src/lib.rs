@@ -15,6 +15,7 @@ mod credentials;
 mod engine;
 mod error;
 mod files;
+mod gateway;
 mod git;
 mod idle;
 mod limits;

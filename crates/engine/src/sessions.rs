@@ -136,6 +136,14 @@ impl<'a> Sessions<'a> {
         session.ok_or_else(|| EngineError::session_not_found(id))
     }
 
+    /// Makes the session's actor read the store, if one runs.
+    pub(crate) fn wake_running(self, id: SessionId) {
+        if let Some(actor) = self.state().actors.lock().get_mut(&id) {
+            actor.pending = true;
+            actor.wake.notify_one();
+        }
+    }
+
     /// Makes the session's actor read the store; starts one if none runs.
     pub(crate) fn wake(self, id: SessionId, project: ProjectId) {
         let mut actors = self.state().actors.lock();

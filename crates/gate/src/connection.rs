@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use crate::container::{ContainerGate, Gate};
 use crate::copy::{CopyError, Counters, check_server_name, copy_both_ways};
+use crate::gateway;
 use crate::host_address::is_local;
 use crate::journal::{JournalEntry, JournalEvent};
 use crate::lines::{LineReader, write_line};
@@ -105,6 +106,12 @@ async fn serve(
                 attempt.record_denial(reason);
             }
             let _ = timeout(REQUEST_TIMEOUT, write_line(&mut stream, &reply)).await;
+        }
+        Request::Gateway => {
+            let replied = timeout(REQUEST_TIMEOUT, write_line(&mut stream, &Reply::Opened)).await;
+            if matches!(replied, Ok(Ok(()))) {
+                gateway::serve(gate, container, stream, rest).await;
+            }
         }
         Request::Open { host, port, way } => {
             let attempt = Attempt::new(gate, container, &host, port, way);

@@ -14,6 +14,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::control::{Denial, GateStatus, Registration};
+use crate::gateway::Gateway;
 use crate::journal::Journal;
 use crate::limits::Limits;
 use crate::resolver::Resolver;
@@ -39,6 +40,7 @@ pub(crate) struct Gate {
     pub(crate) resolver: Resolver,
     pub(crate) journal: Journal,
     limits: Limits,
+    pub(crate) gateway: Gateway,
     pub(crate) connections: Arc<Semaphore>,
     connection_number: AtomicU64,
     subscribers: Mutex<Vec<mpsc::Sender<Denial>>>,
@@ -85,11 +87,13 @@ impl ContainerGate {
 
 impl Gate {
     pub(crate) fn new(data_dir: &Path, limits: Limits) -> io::Result<Self> {
+        let resolver = Resolver::new(None, limits.lookups);
         Ok(Self {
+            gateway: Gateway::new(data_dir, resolver.clone())?,
             staging: data_dir.join("run"),
             containers: Mutex::default(),
             containers_changed: Notify::new(),
-            resolver: Resolver::new(None, limits.lookups),
+            resolver,
             journal: Journal::start(&data_dir.join(crate::JOURNAL_DIR))?,
             limits,
             connections: Arc::new(Semaphore::new(limits.connections)),
@@ -170,6 +174,7 @@ impl Gate {
 
     /// Ends the connections of a container.
     pub(crate) fn remove(&self, id: &str) {
+        self.gateway.grants.remove_container(id);
         let removed = self.containers.lock().remove(id);
         if let Some(removed) = removed {
             removed.closing.cancel();

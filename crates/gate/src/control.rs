@@ -10,6 +10,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
 use crate::container::Gate;
+use crate::gateway;
 use crate::lines::{LineReader, write_line};
 
 /// A registration has a few hundred patterns.
@@ -70,6 +71,8 @@ pub(crate) enum ControlRequest {
     },
     /// Sends denials from now on.
     Subscribe,
+    /// Makes the connection one about the gateway to models, whose messages are others.
+    Gateway,
     Stop {
         /// Not while connections are open.
         only_if_idle: bool,
@@ -103,6 +106,7 @@ pub(crate) async fn serve(gate: Arc<Gate>, stream: UnixStream) {
     loop {
         let reply = tokio::select! {
             request = requests.next::<ControlRequest>() => match request {
+                Ok(Some(ControlRequest::Gateway)) => break,
                 Ok(Some(request)) => handle(&gate, request, &sender).await,
                 Ok(None) => return,
                 // Of a later version: the rest of the stream is still in lines.
@@ -117,6 +121,7 @@ pub(crate) async fn serve(gate: Arc<Gate>, stream: UnixStream) {
             return;
         }
     }
+    gateway::link::serve(&gate, requests, writer).await;
 }
 
 async fn handle(
@@ -125,6 +130,8 @@ async fn handle(
     denials: &mpsc::Sender<Denial>,
 ) -> ControlReply {
     match request {
+        // Taken before.
+        ControlRequest::Gateway => ControlReply::Done,
         ControlRequest::Status => ControlReply::Status(gate.status()),
         ControlRequest::Configure { resolver } => {
             gate.resolver.set_server(resolver);

@@ -192,8 +192,9 @@ impl GateCommand {
         let child = Command::new(&self.program)
             .arg(SUBCOMMAND)
             .arg(&self.data_dir)
-            // Nothing of the server's environment: it may have keys.
+            // Nothing else of the server's environment: it may have keys.
             .env_clear()
+            .envs(certificate_variables())
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -208,6 +209,13 @@ impl GateCommand {
             })?;
         Ok(())
     }
+}
+
+/// The variables that name the certificate authorities which this process trusts.
+fn certificate_variables() -> impl Iterator<Item = (&'static str, std::ffi::OsString)> {
+    let names = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
+    let set = |name: &'static str| Some((name, std::env::var_os(name)?));
+    names.into_iter().filter_map(set)
 }
 
 /// Ends the gate of a data directory, if there is one, and waits for its end. Returns whether there was one.

@@ -2,7 +2,8 @@
 //!
 //! The **gate** ([`process`]) is a process of its own on the host, one per data directory. It outlives the server:
 //! it has the rules of each container, and decides alone. It resolves names, checks every address, connects
-//! to one that was checked, and copies bytes. The **tunnel** ([`tunnel`]) is a process in each container: a resolver, listeners
+//! to one that was checked, and copies bytes. Its [`gateway`] sends the
+//! requests of agents to their models, with keys that no container has. The **tunnel** ([`tunnel`]) is a process in each container: a resolver, listeners
 //! and an HTTP proxy on loopback, which carry connections to the gate over a socket. The gate trusts nothing that
 //! the tunnel says.
 //!
@@ -16,6 +17,7 @@ mod control;
 mod control_client;
 mod copy;
 mod dns;
+pub mod gateway;
 mod host_address;
 mod journal;
 mod limits;

@@ -21,6 +21,8 @@ pub(crate) enum Request {
     },
     /// Asks whether a name gets an address inside. Nothing is looked up outside.
     Lookup { name: String },
+    /// Asks for the gateway to models; the bytes after the reply are requests of HTTP/1.1.
+    Gateway,
 }
 
 /// How a program came to the tunnel.
@@ -32,6 +34,8 @@ pub enum Way {
     Name,
     /// By the HTTP proxy.
     Proxy,
+    /// By the gateway to models.
+    Gateway,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,11 +1,12 @@
 //! The tunnel: a process in a container that has no network but loopback.
 //!
 //! A resolver gives each name an address of the container itself; listeners see from the address of a connection
-//! which name was meant. A proxy takes the same for every port. All of it goes to the gate, which decides: nothing
+//! which name was meant. A proxy takes the same for every port, and a port leads to the gateway to models. All of it goes to the gate, which decides: nothing
 //! here is trusted, and any process of the container may do the same by itself.
 
 mod carry;
 mod gate_connection;
+mod gateway;
 mod http_proxy;
 mod http_request;
 mod http_response;
@@ -83,6 +84,9 @@ async fn serve(socket: PathBuf) -> io::Result<()> {
     }
     for listener in sockets.proxies {
         http_proxy::start(&tunnel, listener)?;
+    }
+    for listener in sockets.gateways {
+        gateway::start(&tunnel, listener)?;
     }
     name_server::start(
         &tunnel,

@@ -153,6 +153,9 @@ pub enum Event {
         context_used: Option<u64>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         context_size: Option<u64>,
+        /// Whether something that was added is an estimate: an answer was cut, or did not say how many tokens it took.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_estimate: bool,
     },
     Completion {
         text: String,
@@ -312,6 +315,7 @@ mod tests {
                 model: None,
                 context_used: None,
                 context_size: None,
+                is_estimate: false,
             },
             Event::Completion {
                 text: String::new(),

@@ -5,6 +5,7 @@
 mod audit;
 mod callers;
 mod calls;
+mod charges;
 mod checkpoints;
 mod containers;
 mod joining;
@@ -81,6 +82,7 @@ cases![
     checkpoints::the_trees_of_a_turn_are_recorded_with_its_steps,
     checkpoints::work_of_another_tree_after_a_turn_is_found,
     checkpoints::a_session_forgets_the_conversation_of_its_agent,
+    charges::charges_are_counted_once_with_the_offset,
     sessions::tree_limits_are_exact,
     sessions::a_decision_is_recorded_once_before_its_deadline,
     sessions::messages_are_queued_in_order_and_resume_an_ended_session,

@@ -8,6 +8,7 @@
 mod audit;
 mod callers;
 mod calls;
+mod charges;
 mod checkpoints;
 mod containers;
 #[cfg(any(test, feature = "contract"))]
@@ -33,6 +34,7 @@ pub use calls::{
     CallStore, CallTurn, CalledTurn, MAX_KEPT_OUTCOME_BYTES, MAX_KEPT_OUTCOMES, StopOutcome,
     ToolCallStart,
 };
+pub use charges::{ChargeStore, ChargedSession, SessionCharge};
 pub use checkpoints::{Checkpoint, CheckpointStep, CheckpointStore, TreeHash};
 pub use containers::{
     Container, ContainerStore, DROPPED_RESULT, Exec, MAX_KEPT_RESULT_BYTES, MAX_KEPT_RESULTS,
@@ -70,6 +72,7 @@ pub trait Store:
     + ScheduleStore
     + McpSessionStore
     + CheckpointStore
+    + ChargeStore
     + std::fmt::Debug
     + Send
     + Sync
@@ -89,6 +92,7 @@ impl<T> Store for T where
         + ScheduleStore
         + McpSessionStore
         + CheckpointStore
+        + ChargeStore
         + std::fmt::Debug
         + Send
         + Sync

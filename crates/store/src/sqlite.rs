@@ -6,6 +6,7 @@ mod audit;
 mod backup;
 mod callers;
 mod calls;
+mod charges;
 mod checkpoints;
 mod containers;
 mod convert;

@@ -46,6 +46,9 @@ pub struct Supervise {
     pub protocol: u32,
     #[serde(default)]
     pub processes: Vec<ProcessReport>,
+    /// Whether programs of the container reach the gateway to models.
+    #[serde(default)]
+    pub gateway: bool,
 }
 
 /// The result of [`Supervise`].

@@ -169,8 +169,8 @@ async fn kill_server_during(
     let mut command = tokio::process::Command::from(user.command(&user.root()));
     command
         .arg(verb)
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped());
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let running = command.spawn().unwrap();
     let moment = random.duration_below(duration);
     tokio::time::sleep(moment).await;

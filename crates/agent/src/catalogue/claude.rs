@@ -13,6 +13,7 @@ use crate::tool_filter::{ToolEnforcement, ToolFilter};
 
 const SIGN_IN: SignInMethods = SignInMethods {
     needs_credential: true,
+    gateway_models: None,
     own_models: None,
     kind_env: &[],
     login_files: &[],

@@ -40,6 +40,7 @@ permissions.oubliette.filesystem.":root" = "read"
 
 const SIGN_IN: SignInMethods = SignInMethods {
     needs_credential: true,
+    gateway_models: None,
     own_models: None,
     kind_env: &[],
     login_files: &[LoginFile {

@@ -21,6 +21,7 @@ const MODE: &str = "https://agentclientprotocol.com/protocol/session-modes#agent
 
 const SIGN_IN: SignInMethods = SignInMethods {
     needs_credential: true,
+    gateway_models: None,
     login_files: &[],
     own_models: None,
     kind_env: &[

@@ -11,17 +11,27 @@ use crate::agent::{
 };
 use crate::home::HomeLayout;
 use crate::restrictions::{RestrictionSettings, Restrictions, denying_hook};
-use crate::sign_in::{self, LoginCommand, OwnModels, SignInMethods};
+use crate::sign_in::{self, GatewayModel, GatewayModels, LoginCommand, OwnModels, SignInMethods};
 use crate::tool_filter::{ToolEnforcement, ToolFilter};
 use crate::usage::token_counts;
 
 const HOOKS_PATH: &str = ".factory/hooks.json";
+/// Of a model whose own limit is not known here.
+const MAX_OUTPUT_TOKENS: u32 = 32_000;
 
 const SIGN_IN: SignInMethods = SignInMethods {
     needs_credential: true,
     own_models: Some(OwnModels {
         is_own: |model| model.starts_with("custom:"),
         settings_path: ".factory/settings.json",
+    }),
+    gateway_models: Some(GatewayModels {
+        kinds: &["anthropic", "openai"],
+        path: ".factory/settings.json",
+        settings: gateway_settings,
+        id: gateway_model_id,
+        // Otherwise it asks for a login of its own.
+        env: &[("FACTORY_AIRGAP_ENABLED", "true")],
     }),
     login: LoginCommand::Missing(
         "its login belongs to one machine and cannot be kept for containers. Create a key at \
@@ -87,6 +97,30 @@ pub(super) fn row() -> Agent {
         tool_refresh: ToolRefresh::Late,
         ..Agent::from_command("droid", argv(&["droid", "exec", "--output-format", "acp"]))
     }
+}
+
+fn gateway_settings(model: &GatewayModel<'_>) -> Value {
+    let api = match model.kind {
+        "anthropic" => "anthropic",
+        _ if model.is_provider => "openai",
+        // Most gateways have no other.
+        _ => "generic-chat-completion-api",
+    };
+    json!({
+        "sessionDefaultSettings": { "model": gateway_model_id(model.model) },
+        "customModels": [{
+            "model": model.model,
+            "displayName": model.model,
+            "baseUrl": model.url,
+            "apiKey": model.key,
+            "provider": api,
+            "maxOutputTokens": MAX_OUTPUT_TOKENS,
+        }],
+    })
+}
+
+fn gateway_model_id(model: &str) -> String {
+    format!("custom:{model}-0")
 }
 
 fn restrict(_: Level, tools: &ToolFilter) -> Restrictions {

@@ -15,6 +15,7 @@ const POLICIES_PATH: &str = ".gemini/policies/oubliette.toml";
 
 const SIGN_IN: SignInMethods = SignInMethods {
     needs_credential: true,
+    gateway_models: None,
     own_models: None,
     kind_env: &[],
     login_files: &[],

@@ -19,6 +19,7 @@ const V1_BETA: GatewayPath = GatewayPath::EndsWith("/v1beta");
 
 const SIGN_IN: SignInMethods = SignInMethods {
     needs_credential: false,
+    gateway_models: None,
     own_models: Some(OwnModels {
         is_own: |model| {
             let known = ["anthropic", "google", "openai", "opencode", "openrouter"];

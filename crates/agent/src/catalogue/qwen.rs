@@ -16,6 +16,7 @@ const SETTINGS_PATH: &str = ".qwen/oubliette.json";
 
 const SIGN_IN: SignInMethods = SignInMethods {
     needs_credential: true,
+    gateway_models: None,
     login_files: &[],
     own_models: None,
     kind_env: &[(

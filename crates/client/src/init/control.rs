@@ -46,6 +46,7 @@ impl Control<'_> {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             protocol: PROTOCOL_VERSION,
             processes: table.reports(),
+            gateway: settings.gate_socket.is_some(),
         };
         let request = Message::request(SUPERVISE_ID, supervisor_methods::SUPERVISE, &supervise);
         connection.write_all(&request.to_line()).await?;

@@ -54,6 +54,7 @@ pub struct SupervisorLink {
     container: ContainerId,
     boot_id: String,
     protocol: u32,
+    has_gateway: bool,
     requests: mpsc::Sender<Vec<u8>>,
     pending_replies: PendingReplies,
     next_request_id: AtomicU64,
@@ -85,6 +86,7 @@ impl SupervisorLink {
             container,
             boot_id: hello.boot_id,
             protocol: hello.protocol,
+            has_gateway: hello.gateway,
             requests,
             pending_replies: pending_replies.clone(),
             next_request_id: AtomicU64::new(1),
@@ -143,6 +145,11 @@ impl SupervisorLink {
     /// Whether the client of the container makes the homes of agents (`AGENT_SUBCOMMAND`).
     pub(crate) fn makes_homes(&self) -> bool {
         self.protocol >= MIN_PROTOCOL_FOR_HOMES
+    }
+
+    /// Whether programs of the container reach the gateway to models.
+    pub(crate) fn has_gateway(&self) -> bool {
+        self.has_gateway
     }
 
     pub(super) fn container(&self) -> &ContainerId {

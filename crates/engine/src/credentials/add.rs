@@ -61,7 +61,7 @@ pub(crate) struct Add;
 impl Operation for Add {
     const NAME: &'static str = "credential_add";
     const ABOUT: &'static str = "Store or replace a key or login: give `value`, `env` or `file`.\n\n\
-         Agents that start from now on use it, in the projects that name it in `credential_refs`.";
+         Agents that start from now on use it, and those with the network `policy` at once, in the projects that name it in `credential_refs`.";
     const ACCESS: Access = Access::Admin;
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Changes;
@@ -105,6 +105,7 @@ impl Operation for Add {
         check_value(&credential, login_file(settings, &credential.kind))?;
         let kind = credential.kind.clone();
         let replaced = engine.credentials().state().put(&name, credential).await?;
+        engine.gateway().refresh();
         Ok(Output {
             name: params.name,
             kind,

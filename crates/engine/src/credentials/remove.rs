@@ -56,6 +56,7 @@ impl Operation for Remove {
                 hint: "`credential_list` shows the credentials",
             });
         }
+        engine.gateway().refresh();
         let references = credentials.references().await?.into_iter();
         let projects = references.filter(|(of, _)| *of == name);
         Ok(Output {

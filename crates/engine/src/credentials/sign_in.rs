@@ -17,7 +17,21 @@ pub(crate) struct SignIn {
     kinds: Vec<String>,
     /// Addresses with the kind and the name of their credential.
     gateways: Vec<(String, String, BaseUrl)>,
+    /// The credentials of the keys above.
+    pub(crate) keys: Vec<GivenKey>,
+    /// Credentials that the agent can use only through the gateway of its container.
+    pub(crate) model_keys: Vec<GivenKey>,
     pub(crate) login: Option<GivenLogin>,
+}
+
+/// A credential whose secret is a key.
+#[derive(Debug, Clone)]
+pub(crate) struct GivenKey {
+    pub(crate) name: String,
+    pub(crate) kind: String,
+    /// The variable that the agent takes it in; empty if it takes it otherwise.
+    pub(crate) variable: String,
+    pub(crate) base_url: Option<BaseUrl>,
 }
 
 /// A login file with its content.
@@ -31,6 +45,13 @@ pub(crate) struct GivenLogin {
 }
 
 impl SignIn {
+    /// Has the agent send the requests for a kind to another address.
+    pub(crate) fn set_address(&mut self, key: &GivenKey, url: BaseUrl) {
+        self.gateways.retain(|(kind, ..)| *kind != key.kind);
+        let gateway = (key.kind.clone(), key.name.clone(), url);
+        self.gateways.push(gateway);
+    }
+
     /// Puts what the agent has to know about the providers into an environment, and the addresses of
     /// gateways.
     pub(crate) fn set_providers(
@@ -137,7 +158,17 @@ impl Credentials<'_> {
             let kind = credential.kind.as_str();
             let file = agent.login_file(kind);
             let variable = agent.credentials.get(kind);
+            let key = |variable: &str| GivenKey {
+                name: name.clone(),
+                kind: kind.to_owned(),
+                variable: variable.to_owned(),
+                base_url: credential.base_url.clone(),
+            };
             if file.is_none() && variable.is_none() {
+                let models = agent.sign_in.gateway_models;
+                if models.is_some_and(|models| models.kinds.contains(&kind)) {
+                    sign_in.model_keys.push(key(""));
+                }
                 continue;
             }
             let unusable = |why: String| {
@@ -163,6 +194,7 @@ impl Credentials<'_> {
                 (Some(_), _) => {}
                 (None, Some(variable)) => {
                     keys.push((variable.clone(), secret));
+                    sign_in.keys.push(key(variable));
                     sign_in.kinds.push(kind.to_owned());
                 }
                 (None, None) => {}
@@ -171,6 +203,8 @@ impl Credentials<'_> {
         // An agent with a login and a key would use the key.
         if sign_in.login.is_none() {
             sign_in.env = keys;
+        } else {
+            sign_in.keys.clear();
         }
         Ok(sign_in)
     }

@@ -76,6 +76,7 @@ impl From<JournalEntry> for EntryView {
             way: entry.way.map(|way| match way {
                 Way::Name => "name",
                 Way::Proxy => "proxy",
+                Way::Gateway => "gateway",
             }),
             address: entry.address.map(|address| address.to_string()),
             sent_bytes: entry.sent_bytes,

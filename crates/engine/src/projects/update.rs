@@ -83,6 +83,7 @@ impl Operation for Update {
                         .apply_settings(&project, &before.protected_paths, changed)
                         .await;
                     engine.network().refresh(&project).await;
+                    engine.gateway().refresh();
                     let view = ProjectView::new(*project, engine);
                     return Ok(view.with_restart_needed(restart_needed));
                 }

@@ -230,6 +230,7 @@ impl<'a> SessionActor<'a> {
                 continue;
             }
             self.log_denials().await?;
+            self.enforce_metered_budget().await?;
             if self.process.in_turn() || self.session.status == Status::Waiting {
                 return Ok(Next::Wait);
             }

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::redactor::HeldText;
 use crate::containers::ContainerScope;
+use crate::gateway::Placeholder;
 
 /// An agent's process and how far its session has come.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -22,6 +23,9 @@ pub(super) struct LiveAgent {
     /// Its home directory in the container; that of the project if absent.
     #[serde(default)]
     pub(super) home: Option<String>,
+    /// The placeholder keys that it was started with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) placeholders: Vec<Placeholder>,
     /// The fingerprint of its caller's tools when it was started.
     #[serde(default)]
     pub(super) caller_tools: Option<String>,

@@ -49,6 +49,15 @@ impl GateSocket {
         }
     }
 
+    /// A connection to the gateway to models.
+    pub(super) async fn open_gateway(&self) -> Result<(UnixStream, Vec<u8>), Refusal> {
+        match self.ask(&Request::Gateway).await? {
+            (Reply::Opened, stream, rest) => Ok((stream, rest)),
+            (Reply::Refused { kind, reason }, ..) => Err(Refusal { kind, reason }),
+            (Reply::Found { .. }, ..) => Err(failed("the gate sent an unexpected reply")),
+        }
+    }
+
     /// Whether a name may have an address, and which ports rules name for it.
     pub(super) async fn look_up(&self, name: &str) -> Result<Vec<u16>, Refusal> {
         let name = name.to_owned();

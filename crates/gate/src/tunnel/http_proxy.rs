@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::carry::carry;
@@ -17,29 +17,15 @@ use crate::protocol::{RefusalKind, Way};
 
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Serves the proxy.
 pub(super) fn start(tunnel: &Rc<Tunnel>, listener: std::net::TcpListener) -> io::Result<()> {
-    let listener = TcpListener::from_std(listener)?;
-    let tunnel = tunnel.clone();
-    tokio::task::spawn_local(async move {
-        loop {
-            match listener.accept().await {
-                Ok((client, _)) => {
-                    let places = listeners::tunnel_connections(&tunnel);
-                    let tunnel = tunnel.clone();
-                    listeners::run_bounded(&places, async move { serve(&tunnel, client).await });
-                }
-                Err(_) => tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await,
-            }
-        }
-    });
-    Ok(())
+    listeners::accept(tunnel, listener, async |tunnel, client| {
+        serve(&tunnel, client).await;
+    })
 }
 
 async fn serve(tunnel: &Tunnel, mut client: TcpStream) {
-    let _ = client.set_nodelay(true);
     let read = timeout(HEAD_TIMEOUT, read_head(&mut client)).await;
     let Ok(Ok((head, rest))) = read else {
         return;

@@ -68,9 +68,12 @@ pub(super) fn accept_for_names(
     tunnel: &Rc<Tunnel>,
     listener: std::net::TcpListener,
 ) -> io::Result<()> {
-    accept(tunnel, listener, |tunnel, local| match local.ip() {
-        IpAddr::V4(address) => tunnel.names.name_of(address),
-        IpAddr::V6(_) => None,
+    accept(tunnel, listener, async |tunnel, client| {
+        carry_to(&tunnel, client, |local| match local.ip() {
+            IpAddr::V4(address) => tunnel.names.name_of(address),
+            IpAddr::V6(_) => None,
+        })
+        .await;
     })
 }
 
@@ -79,47 +82,49 @@ pub(super) fn accept_for_loopback(
     tunnel: &Rc<Tunnel>,
     listener: std::net::TcpListener,
 ) -> io::Result<()> {
-    accept(tunnel, listener, |_, local| Some(local.ip().to_string()))
+    accept(tunnel, listener, async |tunnel, client| {
+        carry_to(&tunnel, client, |local| Some(local.ip().to_string())).await;
+    })
 }
 
-fn accept(
+/// Serves the connections of a listener, as many at once as there are places.
+pub(super) fn accept(
     tunnel: &Rc<Tunnel>,
     listener: std::net::TcpListener,
-    find_host: fn(&Tunnel, SocketAddr) -> Option<String>,
+    serve: impl AsyncFn(Rc<Tunnel>, TcpStream) + Clone + 'static,
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     let tunnel = tunnel.clone();
     tokio::task::spawn_local(async move {
         loop {
-            match listener.accept().await {
-                Ok((client, _)) => serve(&tunnel, client, find_host),
-                Err(_) => tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await,
-            }
+            let Ok((client, _)) = listener.accept().await else {
+                tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
+                continue;
+            };
+            let _ = client.set_nodelay(true);
+            let (serve, tunnel) = (serve.clone(), tunnel.clone());
+            let places = tunnel_connections(&tunnel);
+            run_bounded(&places, async move { serve(tunnel, client).await });
         }
     });
     Ok(())
 }
 
-fn serve(
-    tunnel: &Rc<Tunnel>,
+async fn carry_to(
+    tunnel: &Tunnel,
     client: TcpStream,
-    find_host: fn(&Tunnel, SocketAddr) -> Option<String>,
+    find_host: impl FnOnce(SocketAddr) -> Option<String>,
 ) {
     let local = client.local_addr().ok();
-    let target = local.and_then(|local| Some((find_host(tunnel, local)?, local.port())));
+    let target = local.and_then(|local| Some((find_host(local)?, local.port())));
     let Some((name, port)) = target else {
         reset(&client);
         return;
     };
-    let (places, tunnel) = (tunnel_connections(tunnel), tunnel.clone());
-    let connection = async move {
-        let _ = client.set_nodelay(true);
-        match tunnel.gate.open(&name, port, Way::Name).await {
-            Ok((server, first)) => carry(client, server, first).await,
-            Err(_) => reset(&client),
-        }
-    };
-    run_bounded(&places, connection);
+    match tunnel.gate.open(&name, port, Way::Name).await {
+        Ok((server, first)) => carry(client, server, first).await,
+        Err(_) => reset(&client),
+    }
 }
 
 /// The places of connections.

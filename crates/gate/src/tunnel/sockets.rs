@@ -13,6 +13,7 @@ use rustix::net::{
 };
 
 use crate::PROXY_ADDRESS;
+use crate::gateway::GATEWAY_ADDRESS;
 
 /// SSH, HTTP, HTTPS and git, on every address. Other ports stay free for servers that agents start.
 pub(super) const USUAL_PORTS: [u16; 4] = [22, 80, 443, 9418];
@@ -37,7 +38,7 @@ impl TunnelSockets {
             .filter(|port| !USUAL_PORTS.contains(port))
             .take(MAX_LOOPBACK_PORTS);
         let name_server = SocketAddrV4::new(Ipv4Addr::LOCALHOST, NAME_SERVER_PORT);
-        let listeners = [name_server, PROXY_ADDRESS]
+        let listeners = [name_server, PROXY_ADDRESS, GATEWAY_ADDRESS]
             .into_iter()
             .chain(usual)
             .chain(others.map(|port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, *port)))
@@ -76,6 +77,7 @@ pub(super) struct ReceivedSockets {
     pub(super) name_server_datagrams: Vec<UdpSocket>,
     pub(super) name_server_streams: Vec<TcpListener>,
     pub(super) proxies: Vec<TcpListener>,
+    pub(super) gateways: Vec<TcpListener>,
     /// On every address.
     pub(super) usual: Vec<TcpListener>,
     /// On loopback.
@@ -108,6 +110,8 @@ pub(super) fn receive() -> io::Result<ReceivedSockets> {
         };
         let kind = if address == PROXY_ADDRESS {
             &mut received.proxies
+        } else if address == GATEWAY_ADDRESS {
+            &mut received.gateways
         } else if address.ip().is_unspecified() {
             &mut received.usual
         } else if address.port() == NAME_SERVER_PORT {

@@ -14,7 +14,7 @@ use crate::{Result, StoreError};
 /// `OUBL`; distinguishes the file from databases of other programs.
 const APPLICATION_ID: i64 = 0x4F55_424C;
 
-pub(super) const MIGRATIONS: [&str; 14] = [
+pub(super) const MIGRATIONS: [&str; 15] = [
     include_str!("../../migrations/0001_ground.sql"),
     include_str!("../../migrations/0002_containers.sql"),
     include_str!("../../migrations/0003_workspace_containers.sql"),
@@ -29,6 +29,7 @@ pub(super) const MIGRATIONS: [&str; 14] = [
     include_str!("../../migrations/0012_command_hash.sql"),
     include_str!("../../migrations/0013_checkpoints.sql"),
     include_str!("../../migrations/0014_polled_turns.sql"),
+    include_str!("../../migrations/0015_charges.sql"),
 ];
 
 /// The format version that this program writes.

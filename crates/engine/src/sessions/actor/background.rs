@@ -103,6 +103,7 @@ impl SessionActor<'_> {
         };
         let reason = self.failure_reason();
         let text = self.take_turn_text();
+        self.take_metered_usage().await?;
         self.count_turn_cost(UsageReport::default());
         let (stop_reason, error) = match turn.cancelled {
             Some(cancelled) => self.cancelled_completion(cancelled).await?,

@@ -5,6 +5,7 @@ use oubliette_model::{AwaitedRequestKind, Event, PermissionDecision, Status, Sto
 use oubliette_store::{StopRequest, TreeUsage};
 
 use super::{ActorError, SessionActor};
+use crate::gateway::is_own_model;
 use crate::sessions::live_agent::CancelReason;
 use crate::sessions::permit::BudgetAnswer;
 
@@ -31,13 +32,68 @@ fn increase(total: Usage, before: Usage) -> Usage {
 }
 
 impl SessionActor<'_> {
+    /// Whether the gate counts what the agent uses: then its own figures do not count.
+    fn is_metered(&self) -> bool {
+        let live = self.process.live.as_ref();
+        let has_placeholder = live.is_some_and(|live| !live.placeholders.is_empty());
+        let used = || self.session.choices.used_model.clone();
+        let model = self.chosen_model().or_else(used);
+        has_placeholder && !model.is_some_and(|model| is_own_model(&self.agent, &model))
+    }
+
+    /// Takes over what the gate has counted until now.
+    pub(super) async fn take_metered_usage(&mut self) -> Result<(), ActorError> {
+        if !self.is_metered() {
+            return Ok(());
+        }
+        if let Err(error) = self.engine.gateway().count_charges().await {
+            tracing::warn!(session = %self.session.id, %error, "could not count what a turn cost");
+        }
+        if let Some(stored) = self.engine.store().session(self.session.id).await? {
+            (self.session.usage, self.session.cost_usd) = (stored.usage, stored.cost_usd);
+        }
+        Ok(())
+    }
+
+    /// Stops the turns of the tree if the gate has counted more than it may cost.
+    pub(super) async fn enforce_metered_budget(&mut self) -> Result<(), ActorError> {
+        if self.process.in_turn() && self.is_metered() {
+            self.enforce_budget().await?;
+        }
+        Ok(())
+    }
+
+    /// Logs the context of a session whose tokens the gate counts.
+    fn log_context(&mut self) {
+        let Some(live) = &mut self.process.live else {
+            return;
+        };
+        let context = live.context;
+        if !is_notable_change(live.logged_context, context) {
+            return;
+        }
+        live.logged_context = context;
+        self.step.events.push(Event::Usage {
+            usage: self.session.usage,
+            cost_usd: self.session.total_cost_usd(),
+            model: self.session.choices.used_model.clone(),
+            context_used: context.0,
+            context_size: context.1,
+            is_estimate: false,
+        });
+    }
+
     /// Adds the usage that an agent reported; whether usage or cost changed.
     pub(super) fn add_usage(&mut self, reported: UsageReport) -> bool {
+        let is_metered = self.is_metered();
         let Some(live) = &mut self.process.live else {
             return false;
         };
         if reported.context_used.is_some() {
             live.context = (reported.context_used, reported.context_size);
+        }
+        if is_metered {
+            return false;
         }
         if let Some(call) = reported.call {
             live.call_tokens = live.call_tokens.saturating_add(call);
@@ -73,6 +129,7 @@ impl SessionActor<'_> {
                 model: self.session.choices.used_model.clone(),
                 context_used: context.0,
                 context_size: context.1,
+                is_estimate: false,
             });
         }
         usage_changed
@@ -80,6 +137,10 @@ impl SessionActor<'_> {
 
     /// Counts a turn that ended. If its cost is unknown, that is counted too, and said once.
     pub(super) fn count_turn_cost(&mut self, reported: UsageReport) {
+        if self.is_metered() {
+            self.log_context();
+            return;
+        }
         let live = self.process.live.as_ref();
         let known = self.agent.is_free
             || reported.cost_usd.is_some()

@@ -39,7 +39,7 @@ impl SessionActor<'_> {
     pub(super) fn home_plan(
         &self,
         login: Option<&GivenLogin>,
-        mcp_file: Option<HomeFile>,
+        settings_files: Vec<HomeFile>,
     ) -> HomePlan {
         let owned = |path: &&'static str| (*path).to_owned();
         let layout = &self.agent.home;
@@ -54,8 +54,9 @@ impl SessionActor<'_> {
         let removed = removed.chain(self.agent.files.keys().map(String::as_str));
         // A login of an earlier start does not outlive its credential.
         let removed = removed.chain(self.agent.sign_in.login_files.iter().map(|file| file.path));
-        // Nor do keys of servers.
+        // Nor do keys of servers, and placeholders.
         let removed = removed.chain(self.agent.mcp_file.map(|file| file.path));
+        let removed = removed.chain(settings_files.iter().map(|file| file.path.as_str()));
         let removed: BTreeSet<&str> = removed.collect();
         let removed = removed.into_iter().map(str::to_owned).collect();
         let configured = self.agent.files.iter();
@@ -67,7 +68,7 @@ impl SessionActor<'_> {
         let login_file = login
             .map(|login| HomeFile::new(login.file.path, FileFormat::Whole, login.text.reveal()));
         let files = configured.chain(ours).chain(settings).chain(login_file);
-        let files = files.chain(mcp_file);
+        let files: Vec<HomeFile> = files.chain(settings_files.iter().cloned()).collect();
         let leftovers = layout.leftovers.iter();
         HomePlan {
             shared: PROJECT_HOME.to_owned(),
@@ -79,7 +80,7 @@ impl SessionActor<'_> {
             leftovers: leftovers
                 .map(|(path, marker)| ((*path).to_owned(), (*marker).to_owned()))
                 .collect(),
-            files: files.collect(),
+            files,
             requires_own: login.is_some(),
             commit_hook: self.commit_hook(),
         }

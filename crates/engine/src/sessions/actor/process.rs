@@ -32,6 +32,8 @@ pub(super) struct AgentProcess {
     pub(super) session_key: Option<ApiKey>,
     /// Whether the agent was started with a key to sign in with.
     pub(super) has_key: bool,
+    /// What the agent calls the model that was chosen, if it has another name for it.
+    pub(super) model_id: Option<String>,
     /// Which credentials the redactor knows.
     pub(super) credential_generation: u64,
     /// What the memory limit of its container has killed since the last note about it.
@@ -49,6 +51,7 @@ impl AgentProcess {
             container_use: None,
             session_key: None,
             has_key: false,
+            model_id: None,
             credential_generation: 0,
             memory_kills: None,
         }
@@ -86,6 +89,10 @@ impl SessionActor<'_> {
                 self.on_agent_exit("the container ended".to_owned()).await?;
                 return Ok(false);
             };
+            let container = live.container_id(&self.project);
+            self.engine
+                .gateway()
+                .restore(&self.session, &container, &live.placeholders);
             if self.process.memory_kills.is_none() {
                 let link = process.link().clone();
                 let kills = self.engine.containers().watch_memory_kills(&link).await;

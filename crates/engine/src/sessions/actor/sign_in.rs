@@ -4,12 +4,15 @@
 use std::sync::Arc;
 
 use oubliette_agent::FailureCause;
-use oubliette_model::quoted;
+use oubliette_model::{Network, quoted};
 
 use super::SessionActor;
 use super::home::PROJECT_HOME;
+use super::start::StartError;
+use crate::SupervisorLink;
 use crate::containers::ContainerScope;
 use crate::credentials::{MAX_VALUE_BYTES, SignIn, sign_in_advice};
+use crate::gateway::GatewaySignIn;
 use crate::sessions::redactor::Redactor;
 
 impl SessionActor<'_> {
@@ -20,6 +23,34 @@ impl SessionActor<'_> {
         let mut variables = self.agent.credentials.values();
         let is_given = !sign_in.env.is_empty() || variables.any(|name| env.contains_key(name));
         is_given && sign_in.login.is_none()
+    }
+
+    /// Replaces the keys of an agent by placeholders, in a container that has a gateway. A key must not get into one
+    /// that should have a gateway and says that it has none.
+    pub(super) async fn use_gateway(
+        &mut self,
+        link: &SupervisorLink,
+        sign_in: &mut SignIn,
+    ) -> Result<GatewaySignIn, StartError> {
+        self.process.model_id = None;
+        if !link.has_gateway() {
+            let network = self.engine.containers().network_setting(&self.project);
+            let has_keys = !sign_in.keys.is_empty() || !sign_in.model_keys.is_empty();
+            if network.await? == Network::Policy && has_keys {
+                return Err(StartError::Failed(
+                    "the container was started before its project had the network `policy`, or by an earlier version, \
+                     and has no gateway to models; stop it with `oubliette container stop`, and the next message \
+                     starts it anew"
+                        .to_owned(),
+                ));
+            }
+            return Ok(GatewaySignIn::default());
+        }
+        let model = self.chosen_model();
+        let gateway = self.engine.gateway();
+        let replaced = gateway.replace_keys(&self.agent, model.as_deref(), sign_in)?;
+        self.process.model_id.clone_from(&replaced.model_id);
+        Ok(replaced)
     }
 
     /// The error of an agent in words, with what to do about it.

@@ -90,22 +90,24 @@ impl SessionActor<'_> {
             let secret = Secret::new(password.reveal());
             sign_in.env.push((name.clone(), secret));
         }
-        let secrets = sign_in.env.iter().map(|(_, secret)| secret.clone());
-        let redactor = Redactor::with_others(engine, &self.project, secrets);
-        self.redactor = Arc::new(redactor);
-        self.step.events.set_redactor(self.redactor.clone());
-
         let running = engine
             .containers()
             .ensure(&self.project, &workspace)
             .await?;
         let (container, link) = (running.id, running.link);
+        let gateway = self.use_gateway(&link, &mut sign_in).await?;
+        let secrets = sign_in.env.iter().map(|(_, secret)| secret);
+        let secrets = secrets.chain(&gateway.secrets).cloned();
+        let redactor = Redactor::with_others(engine, &self.project, secrets);
+        self.redactor = Arc::new(redactor);
+        self.step.events.set_redactor(self.redactor.clone());
         self.process.container_use = Some(engine.containers().mark_in_use(&container));
         self.process.memory_kills = Some(engine.containers().watch_memory_kills(&link).await);
         let live = LiveAgent {
             process_id: format!("agent {} {}", self.session.id, Uuid::new_v4().simple()),
             container: container.to_string(),
             boot_id: link.boot_id().to_owned(),
+            placeholders: gateway.placeholders.clone(),
             ..LiveAgent::default()
         };
         let key = crate::tokens::generate_key()?;
@@ -116,6 +118,12 @@ impl SessionActor<'_> {
         self.process.read_offset = 0;
         self.process.live = Some(live);
         self.commit().await?;
+        if !gateway.placeholders.is_empty() {
+            let granting = engine.gateway();
+            granting
+                .grant(&self.session, &container, gateway.placeholders)
+                .await?;
+        }
         let tools = engine.callers().tools(self.session.id).await?;
         let api_key = self.create_api_key().await?;
         if self.step.changes.token.is_some() {
@@ -126,7 +134,8 @@ impl SessionActor<'_> {
             let content = (file.content)(&std::mem::take(&mut servers)).to_string();
             HomeFile::new(file.path, FileFormat::Json, content)
         });
-        let plan = self.home_plan(sign_in.login.as_ref(), mcp_file);
+        let settings_files = mcp_file.into_iter().chain(gateway.file).collect();
+        let plan = self.home_plan(sign_in.login.as_ref(), settings_files);
         let makes_home = link.makes_homes();
         let home = if makes_home {
             plan.own_path()
@@ -167,6 +176,7 @@ impl SessionActor<'_> {
         for (name, secret) in &sign_in.env {
             env.insert(name.clone(), secret.reveal().to_owned());
         }
+        env.extend(gateway.env);
         sign_in.set_providers(&self.agent, &mut env)?;
         let mut argv = agents::command_line(settings, &self.agent);
         let mut input = Vec::new();
@@ -287,7 +297,8 @@ impl SessionActor<'_> {
     fn handshake_plan(&self, servers: Vec<McpServerConfig>) -> SessionOptions {
         let choices = &self.session.choices;
         let defaults = &self.project.settings;
-        let model = self.chosen_model();
+        let model = self.process.model_id.clone();
+        let model = model.or_else(|| self.chosen_model());
         let reasoning = choices.reasoning.or(defaults.reasoning);
         let (mode, requires_mode) = self.agent.mode(self.autonomy(), &self.tools());
         SessionOptions {

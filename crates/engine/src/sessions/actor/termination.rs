@@ -28,6 +28,7 @@ impl SessionActor<'_> {
         let in_turn = self.process.in_turn() || self.is_busy();
         let text = self.take_turn_text();
         if self.process.in_turn() {
+            self.take_metered_usage().await?;
             self.count_turn_cost(UsageReport::default());
         }
         self.kill_agent().await;
@@ -133,6 +134,7 @@ impl SessionActor<'_> {
         let Some(live) = self.process.live.take() else {
             return;
         };
+        self.engine.gateway().revoke(self.session.id);
         if let Some(process) = self.find_process(&live).await {
             process.terminate(KILL_TIMEOUT).await;
         }

@@ -148,6 +148,7 @@ impl SessionActor<'_> {
             && self.agent.leaves_commands
             && live.is_some_and(LiveAgent::runs_tool);
         let text = self.take_turn_text();
+        self.take_metered_usage().await?;
         self.count_turn_cost(reported);
         if left_command {
             self.kill_agent().await;

@@ -1,0 +1,137 @@
+//! The gateway: agents reach their models by plain HTTP on loopback of their container, with a placeholder key. The
+//! gate puts the real key into the request, sends it to the provider over TLS, and counts what it takes.
+//!
+//! Real keys are in the memory of the gate only: the server sends them over its private socket, and they are in no
+//! argument, variable, file or log of the gate. They are sent to the address that belongs to their credential and to
+//! no other.
+
+mod body;
+mod call;
+mod charges;
+mod connector;
+mod grants;
+pub(crate) mod link;
+mod link_client;
+mod meter;
+mod protocol;
+mod provider;
+mod request;
+mod serve;
+mod settlement;
+#[cfg(test)]
+mod tests;
+mod usage_filter;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::Bytes;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::sync::Semaphore;
+
+pub use charges::{CHARGES_DIR, Charge, read_charges, remove_read_charges};
+pub use grants::{Grant, GrantedSecret, SessionGrants, placeholder_id};
+pub use link_client::{GatewayLink, GatewayReceiver, GatewaySender};
+pub use meter::TokenCounts;
+pub use protocol::ToServer;
+pub use provider::Provider;
+pub(crate) use serve::serve;
+
+use body::BodyLimits;
+use charges::ChargeJournal;
+use connector::Connector;
+use grants::Grants;
+
+use crate::resolver::Resolver;
+
+/// Where the gateway of a container listens.
+pub const GATEWAY_ADDRESS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 3129);
+
+/// Of the head of a request or response.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+const MAX_HEADERS: usize = 128;
+/// Connections to one provider that wait for the next request.
+const MAX_IDLE_CONNECTIONS: usize = 32;
+const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
+/// Of the requests of all containers that are read before they are sent.
+const MAX_BUFFERED_KIB: usize = 256 << 10;
+
+/// Bounds of requests and responses.
+#[derive(Debug, Clone, Copy)]
+struct GatewayLimits {
+    /// Of a request that is read before it is sent.
+    max_call_bytes: usize,
+    request: BodyLimits,
+    response: BodyLimits,
+    /// From the end of the request to the head of the response: a model may think for long before it answers.
+    response_head: Duration,
+}
+
+impl Default for GatewayLimits {
+    fn default() -> Self {
+        Self {
+            max_call_bytes: 32 << 20,
+            request: BodyLimits {
+                max_bytes: 512 << 20,
+                idle: Duration::from_secs(60),
+            },
+            response: BodyLimits {
+                max_bytes: 256 << 20,
+                idle: Duration::from_secs(600),
+            },
+            response_head: Duration::from_secs(900),
+        }
+    }
+}
+
+type RequestBody = UnsyncBoxBody<Bytes, io::Error>;
+
+/// What all requests of a gate share.
+pub(crate) struct Gateway {
+    /// Another one for each gate.
+    pub(crate) id: String,
+    pub(crate) grants: Grants,
+    charges: ChargeJournal,
+    client: Client<Connector, RequestBody>,
+    buffered: Arc<Semaphore>,
+    limits: GatewayLimits,
+}
+
+impl std::fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gateway")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Gateway {
+    pub(crate) fn new(data_dir: &Path, resolver: Resolver) -> io::Result<Self> {
+        Self::with_limits(data_dir, resolver, GatewayLimits::default())
+    }
+
+    fn with_limits(data_dir: &Path, resolver: Resolver, limits: GatewayLimits) -> io::Result<Self> {
+        let client = Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_CONNECTION_TIMEOUT)
+            .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
+            .http1_max_buf_size(MAX_HEAD_BYTES)
+            .http1_max_headers(MAX_HEADERS)
+            .build(Connector::new(resolver)?);
+        let started = jiff::Timestamp::now().as_nanosecond();
+        Ok(Self {
+            id: format!("{}-{started}", std::process::id()),
+            grants: Grants::default(),
+            charges: ChargeJournal::start(&data_dir.join(CHARGES_DIR))?,
+            client,
+            buffered: Arc::new(Semaphore::new(MAX_BUFFERED_KIB)),
+            limits,
+        })
+    }
+}

@@ -1,0 +1,133 @@
+//! The end of a call: what it took goes to the journal of charges, exactly once, however the call ends.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use tokio::sync::oneshot;
+
+use super::call::ModelCall;
+use super::charges::Charge;
+use super::grants::GrantEntry;
+use super::meter::{Measured, Meter};
+use crate::container::{ContainerGate, Gate};
+use crate::journal::{JournalEntry, JournalEvent};
+use crate::protocol::Way;
+
+/// A request that is on its way. Dropped, it counts as one that was cut.
+pub(crate) struct Settlement {
+    gate: Arc<Gate>,
+    container: Arc<ContainerGate>,
+    grant: Arc<GrantEntry>,
+    /// The provider's host and port.
+    host: (String, u16),
+    /// None for a request that costs nothing.
+    call: Option<ModelCall>,
+    meter: Option<Meter>,
+    sent_bytes: u64,
+    received_bytes: u64,
+    is_settled: bool,
+}
+
+impl Settlement {
+    pub(crate) fn new(
+        gate: &Arc<Gate>,
+        container: &Arc<ContainerGate>,
+        grant: Arc<GrantEntry>,
+        host: (String, u16),
+        call: Option<ModelCall>,
+    ) -> Self {
+        Self {
+            gate: gate.clone(),
+            container: container.clone(),
+            grant,
+            host,
+            sent_bytes: call.as_ref().map_or(0, |call| call.request_bytes),
+            call,
+            meter: None,
+            received_bytes: 0,
+            is_settled: false,
+        }
+    }
+
+    /// A response has begun, which is counted.
+    pub(crate) fn start_meter(&mut self, content_type: &str) {
+        if let Some(call) = &self.call {
+            self.meter = Some(Meter::new(call.api, content_type));
+        }
+    }
+
+    /// The provider has refused the request, or never got it: it costs nothing.
+    pub(crate) fn set_free(&mut self) {
+        self.call = None;
+    }
+
+    pub(crate) fn add_received(&mut self, bytes: usize) {
+        self.received_bytes += bytes as u64;
+    }
+
+    /// Counts some of the response; returns whether it is complete with them.
+    pub(crate) fn feed(&mut self, bytes: &[u8]) -> bool {
+        self.meter.as_mut().is_some_and(|meter| meter.feed(bytes))
+    }
+
+    /// The response has ended well. The receiver is told when that is on the disk.
+    pub(crate) fn complete(mut self) -> oneshot::Receiver<()> {
+        self.settle(true)
+    }
+
+    /// The response has broken off.
+    pub(crate) fn cut(mut self) {
+        drop(self.settle(false));
+    }
+
+    fn settle(&mut self, is_complete: bool) -> oneshot::Receiver<()> {
+        self.is_settled = true;
+        self.record(JournalEvent::Closed, "");
+        let Some(call) = self.call.take() else {
+            // Its sender is gone, which ends every wait.
+            return oneshot::channel().1;
+        };
+        let meter = self.meter.take();
+        // A provider that got the request and did not answer may have worked on it.
+        let meter = meter.unwrap_or_else(|| Meter::new(call.api, "text/event-stream"));
+        let measured = meter.finish(&call, is_complete);
+        self.charge(&call, measured)
+    }
+
+    fn charge(&self, call: &ModelCall, measured: Measured) -> oneshot::Receiver<()> {
+        let answered_by = measured.model.filter(|model| *model != call.model);
+        self.gate.gateway.charges.add(&Charge {
+            at: Timestamp::now(),
+            session: self.grant.session.clone(),
+            provider: self.grant.grant.provider,
+            model: call.model.clone(),
+            answered_by,
+            tokens: measured.tokens,
+            is_estimate: measured.is_estimate,
+        })
+    }
+
+    /// Adds a line to the project's journal of connections: never a path, a header or a body.
+    pub(crate) fn record(&self, event: JournalEvent, reason: &str) {
+        let (host, port) = &self.host;
+        let entry = JournalEntry {
+            container: self.container.id.clone(),
+            host: host.clone(),
+            port: Some(*port),
+            way: Some(Way::Gateway),
+            rule: reason.to_owned(),
+            sent_bytes: Some(self.sent_bytes),
+            received_bytes: Some(self.received_bytes),
+            ..JournalEntry::new(event)
+        };
+        self.gate.journal.add(&self.container.project, entry);
+    }
+}
+
+impl Drop for Settlement {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            drop(self.settle(false));
+        }
+    }
+}

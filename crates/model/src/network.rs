@@ -216,7 +216,7 @@ impl NetworkRules {
 
     /// Whether an admin's rule opens an address that is not public: one that names the address, or for addresses of private
     /// networks the full name of the host that has it. A pattern with `*` does not: the owner of one name below it could give
-    /// that name any address. Nor does a name open what is this machine's own, or a metadata service: whoever has the name
+    /// that name any address. Nor does a name open what is this machine's own, or a metadata service: the owner of the name
     /// would choose.
     fn exempts(&self, host: &Host, port: u16, address: std::net::IpAddr, is_local: bool) -> bool {
         let resolved = Host::Address(canonical_address(address));

@@ -27,7 +27,7 @@ pub(crate) enum Purpose {
     /// It costs nothing: lists, counts.
     Free,
     Call(Api),
-    /// It costs an amount that nobody knows when it ends.
+    /// Its cost is not known when it ends.
     Uncountable,
 }
 

@@ -1,3 +1,5 @@
+//! What the meter counts from answers of each kind, cut at every place.
+
 use proptest::prelude::*;
 use serde_json::json;
 

@@ -1,3 +1,5 @@
+//! Which key a request is sent with, and what of it goes on to the provider.
+
 use hyper::Request;
 use oubliette_model::ApiKey;
 use proptest::prelude::*;

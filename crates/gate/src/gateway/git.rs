@@ -37,13 +37,18 @@ use super::serve::{Reply, reason_of, whole_body};
 use crate::container::{ContainerGate, Gate};
 use crate::journal::JournalEvent;
 use address::{GitAddress, Service};
-use push::{MAX_LIST_BYTES, PushList};
+use push::{Denial, PushList};
 use stream::{RequestStream, ResponseStream, Transfer};
 
 const GIT_PROTOCOL: HeaderName = HeaderName::from_static("git-protocol");
 const HTTPS_PORT: u16 = 443;
 /// In the journal and in the event of a session.
-const PUSH_DENIED: &str = "git push to a ref that `push_branches` of the project does not allow";
+const REFS_DENIED: &str = "git push to a ref that `push_branches` of the project does not allow";
+const OPTIONS_DENIED: &str = "git push with push options, which are not allowed";
+
+const INCOMPLETE_LIST: &str = "the list of refs of the push is not complete";
+/// For the list of a push, which git sends at once.
+const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Of what an agent pushes at once.
 const REQUEST_LIMITS: BodyLimits = BodyLimits {
@@ -77,6 +82,9 @@ const RESPONSE_HEADERS: [HeaderName; 6] = [
     RETRY_AFTER,
 ];
 
+/// The answer to a request that is not passed on.
+type Refused = Box<Reply>;
+
 /// A request of one container.
 struct GitRequest<'a> {
     gate: &'a Arc<Gate>,
@@ -94,7 +102,7 @@ pub(crate) async fn handle(
 ) -> Reply {
     let (head, body) = request.into_parts();
     let replied = try_handle(gate, container, &head, body).await;
-    replied.unwrap_or_else(|refused| refused)
+    replied.unwrap_or_else(|refused| *refused)
 }
 
 async fn try_handle(
@@ -102,7 +110,7 @@ async fn try_handle(
     container: &Arc<ContainerGate>,
     head: &Parts,
     body: Incoming,
-) -> Result<Reply, Reply> {
+) -> Result<Reply, Refused> {
     if head.uri.authority().is_some() || head.headers.contains_key(UPGRADE) {
         return Err(refuse("this is a gateway to git repositories, not a proxy"));
     }
@@ -134,7 +142,7 @@ async fn try_handle(
 }
 
 impl GitRequest<'_> {
-    async fn pass(&self, body: Incoming) -> Result<Reply, Reply> {
+    async fn pass(&self, body: Incoming) -> Result<Reply, Refused> {
         let GitAddress {
             service,
             is_advertisement,
@@ -163,27 +171,16 @@ impl GitRequest<'_> {
 
     /// Reads the list of a push and decides about it; what was read is passed on. The error is the answer to a push that
     /// is refused.
-    async fn decide_push(&self, body: &mut LimitedBody) -> Result<Bytes, Reply> {
+    async fn decide_push(&self, body: &mut LimitedBody) -> Result<Bytes, Refused> {
         if self.head.headers.contains_key(CONTENT_ENCODING) {
             return Err(refuse(
                 "a compressed push cannot be checked; `git push` sends none",
             ));
         }
-        let kib = u32::try_from(MAX_LIST_BYTES >> 10).unwrap_or(u32::MAX);
-        let buffered = self.gate.gateway.buffered.clone();
-        let _held = buffered.try_acquire_many_owned(kib).map_err(|_| {
-            let text = "too many pushes are on their way; try again";
-            text_reply(StatusCode::SERVICE_UNAVAILABLE, text)
-        })?;
-        let mut list = PushList::default();
-        let mut is_complete = false;
-        while !is_complete {
-            let Some(Ok(frame)) = body.frame().await else {
-                return Err(refuse("the list of refs of the push is not complete"));
-            };
-            let data = frame.into_data().unwrap_or_default();
-            is_complete = list.feed(&data).map_err(refuse)?;
-        }
+        let reading = timeout(LIST_TIMEOUT, self.read_list(body));
+        let list = reading
+            .await
+            .unwrap_or_else(|_| Err(refuse(INCOMPLETE_LIST)))?;
         if list.is_empty() {
             // A server that reads on after the end of an empty list would read a list that was not checked.
             let is_alone = list.is_probe() && is_at_end(body).await;
@@ -192,13 +189,11 @@ impl GitRequest<'_> {
             }
         }
         let allowed = &self.grant.push_branches;
-        if list.refused(allowed).is_empty() {
+        let Some(denial) = list.denial(allowed) else {
             return Ok(list.into_received().into());
-        }
-        self.record_denial();
-        // Git reads the answer when it has sent everything.
-        while let Some(Ok(_)) = body.frame().await {}
-        Err(match list.refusal_report(allowed) {
+        };
+        self.record_denial(denial);
+        let reply = match list.refusal_report(denial, allowed) {
             Some(report) => {
                 let mut reply = Response::new(whole_body(report.into()));
                 let kind = HeaderValue::from_static("application/x-git-receive-pack-result");
@@ -207,19 +202,55 @@ impl GitRequest<'_> {
                 reply.headers_mut().insert(CACHE_CONTROL, no_cache);
                 reply
             }
-            None => refuse(&list.explain(allowed)),
-        })
+            None => *refuse(&list.explain(denial, allowed)),
+        };
+        drop(list);
+        // Git reads the answer when it has sent everything.
+        while let Some(Ok(_)) = body.frame().await {}
+        Err(reply.into())
     }
 
-    fn record_denial(&self) {
+    /// Reads the list of a push. What is held of it counts as requests to models do.
+    async fn read_list(&self, body: &mut LimitedBody) -> Result<PushList, Refused> {
+        let take = |kib: u32| {
+            let permits = self.gate.gateway.buffered.clone();
+            permits.try_acquire_many_owned(kib).map_err(|_| {
+                let text = "too many requests are on their way; try again";
+                Refused::from(text_reply(StatusCode::SERVICE_UNAVAILABLE, text))
+            })
+        };
+        let mut held = take(1)?;
+        let mut list = PushList::default();
+        loop {
+            let Some(Ok(frame)) = body.frame().await else {
+                return Err(refuse(INCOMPLETE_LIST));
+            };
+            let data = frame.into_data().unwrap_or_default();
+            if list.feed(&data).map_err(refuse)? {
+                return Ok(list);
+            }
+            let missing = (list.received_bytes() >> 10).saturating_sub(held.num_permits());
+            if let Ok(missing) = u32::try_from(missing)
+                && missing > 0
+            {
+                held.merge(take(missing)?);
+            }
+        }
+    }
+
+    fn record_denial(&self, denial: Denial) {
+        let reason = match denial {
+            Denial::Refs => REFS_DENIED,
+            Denial::Options => OPTIONS_DENIED,
+        };
         let mut transfer = self.transfer(Arc::default());
         transfer.event = JournalEvent::Denied;
-        transfer.rule = PUSH_DENIED.to_owned();
+        transfer.rule = reason.to_owned();
         let (host, port) = transfer.host.clone();
-        self.gate.publish(self.container, &host, port, PUSH_DENIED);
+        self.gate.publish(self.container, &host, port, reason);
     }
 
-    async fn send(&self, body: RequestStream, mut transfer: Transfer) -> Result<Reply, Reply> {
+    async fn send(&self, body: RequestStream, mut transfer: Transfer) -> Result<Reply, Refused> {
         let gateway = &self.gate.gateway;
         let request = self.request(body)?;
         let sending = gateway.client.request(request);
@@ -227,7 +258,7 @@ impl GitRequest<'_> {
         let mut failed = |status: StatusCode, reason: &str, text: String| {
             transfer.event = JournalEvent::Failed;
             transfer.rule = reason.to_owned();
-            text_reply(status, &text)
+            Refused::from(text_reply(status, &text))
         };
         let response = match timeout(gateway.limits.response_head, sending).await {
             Ok(Ok(response)) => response,
@@ -274,7 +305,7 @@ impl GitRequest<'_> {
     }
 
     /// The request as the host gets it.
-    fn request(&self, body: RequestStream) -> Result<Request<super::RequestBody>, Reply> {
+    fn request(&self, body: RequestStream) -> Result<Request<super::RequestBody>, Refused> {
         let uri = format!("{}{}", self.grant.upstream, self.address.target());
         let uri: Uri = uri.parse().map_err(|_| refuse("the path is not valid"))?;
         let basic = HeaderValue::try_from(format!("Basic {}", self.grant.basic()));
@@ -343,8 +374,8 @@ async fn is_at_end(body: &mut LimitedBody) -> bool {
     true
 }
 
-fn refuse(text: &str) -> Reply {
-    text_reply(StatusCode::FORBIDDEN, text)
+fn refuse(text: &str) -> Refused {
+    text_reply(StatusCode::FORBIDDEN, text).into()
 }
 
 /// Git shows plain text to the person who called it.

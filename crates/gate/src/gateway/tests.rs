@@ -107,7 +107,7 @@ impl Bench {
         self._directory.path()
     }
 
-    async fn connect(&self, container: &str) -> UnixStream {
+    pub(super) async fn connect(&self, container: &str) -> UnixStream {
         let mut stream = socket::connect(&self.path().join(container), EGRESS_SOCKET_NAME)
             .await
             .unwrap();

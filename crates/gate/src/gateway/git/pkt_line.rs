@@ -25,16 +25,15 @@ pub(super) fn first_packet(bytes: &[u8]) -> Result<Option<(Packet<'_>, usize)>, 
     if bytes.len() < LENGTH_BYTES {
         return Ok(None);
     }
-    match length {
-        0 => Ok(Some((Packet::Flush, LENGTH_BYTES))),
-        // Those below are for other versions of the protocol, and a packet without a byte is none of a push.
-        ..=LENGTH_BYTES => Err(InvalidPacket),
-        MAX_PACKET_BYTES.. if length > MAX_PACKET_BYTES => Err(InvalidPacket),
-        length => {
-            let line = bytes.get(LENGTH_BYTES..length);
-            Ok(line.map(|line| (Packet::Line(line), length)))
-        }
+    if length == 0 {
+        return Ok(Some((Packet::Flush, LENGTH_BYTES)));
     }
+    // Lengths up to three are for other versions of the protocol, and a packet without a byte is none of a push.
+    if length <= LENGTH_BYTES || length > MAX_PACKET_BYTES {
+        return Err(InvalidPacket);
+    }
+    let line = bytes.get(LENGTH_BYTES..length);
+    Ok(line.map(|line| (Packet::Line(line), length)))
 }
 
 /// Appends a packet. `content` has at most `MAX_PACKET_BYTES` with the length.

@@ -7,7 +7,7 @@ use oubliette_model::{BranchName, BranchPattern};
 use super::pkt_line::{MAX_PACKET_BYTES, Packet, first_packet, push_flush, push_packet};
 
 /// Of the list of a push: some thousand refs.
-pub(super) const MAX_LIST_BYTES: usize = 1 << 20;
+const MAX_LIST_BYTES: usize = 1 << 20;
 const MAX_REF_BYTES: usize = 1024;
 /// Refs that a sentence names.
 const MAX_NAMED_REFS: usize = 5;
@@ -20,6 +20,15 @@ const MAX_BAND_BYTES: usize = MAX_PACKET_BYTES - 5;
 
 /// Why a request is no push that can be decided about.
 pub(super) type Malformed = &'static str;
+
+/// Why a push is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Denial {
+    /// A ref is not allowed.
+    Refs,
+    /// It has push options.
+    Options,
+}
 
 const NO_LIST: Malformed = "the request is not a list of refs as `git push` sends it";
 
@@ -109,59 +118,81 @@ impl PushList {
         self.received
     }
 
+    pub(super) fn received_bytes(&self) -> usize {
+        self.received.len()
+    }
+
+    /// Why the push may not be passed on; none if it may.
+    pub(super) fn denial(&self, allowed: &[BranchPattern]) -> Option<Denial> {
+        if !self.refused(allowed).is_empty() {
+            Some(Denial::Refs)
+        } else if self.has_options() {
+            Some(Denial::Options)
+        } else {
+            None
+        }
+    }
+
     /// The refs that may not be changed. Creating, moving and deleting them is the same.
-    pub(super) fn refused(&self, allowed: &[BranchPattern]) -> Vec<&[u8]> {
+    fn refused(&self, allowed: &[BranchPattern]) -> Vec<&[u8]> {
         let refs = self.refs.iter().map(Vec::as_slice);
         refs.filter(|name| !is_allowed(name, allowed)).collect()
     }
 
+    /// Whether the client wants something of the host that is not in the list: a host may merge into another branch for it.
+    fn has_options(&self) -> bool {
+        self.capabilities()
+            .any(|word| word.starts_with(b"push-options"))
+    }
+
+    fn capabilities(&self) -> impl Iterator<Item = &[u8]> {
+        self.capabilities.split(u8::is_ascii_whitespace)
+    }
+
     /// The sentence for the person who pushes.
-    pub(super) fn explain(&self, allowed: &[BranchPattern]) -> String {
+    pub(super) fn explain(&self, denial: Denial, allowed: &[BranchPattern]) -> String {
+        if denial == Denial::Options {
+            return "push options (`-o`, `push.pushOption`) are not allowed, because a host may change other branches for \
+                    them. Nothing was pushed. Push without them."
+                .to_owned();
+        }
         let refused = self.refused(allowed);
-        let named = refused.iter().take(MAX_NAMED_REFS);
-        let named: Vec<String> = named
-            .map(|name| String::from_utf8_lossy(name).into_owned())
-            .collect();
-        let more = match refused.len().saturating_sub(MAX_NAMED_REFS) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let allowed: Vec<String> = allowed
-            .iter()
-            .map(|pattern| format!("{BRANCHES}{pattern}"))
-            .collect();
-        let allowed = match allowed.as_slice() {
-            [] => "no branch".to_owned(),
-            allowed => allowed.join(", "),
-        };
+        let names = refused.iter().take(MAX_NAMED_REFS);
+        let names = names.map(|name| String::from_utf8_lossy(name).into_owned());
         format!(
-            "Oubliette: the project does not allow to push to {}{more}, only to {allowed}. Nothing was pushed. \
-             `push_branches` of the project says which branches are allowed.",
-            named.join(", ")
+            "the project does not allow to push to {}, only to {}. Nothing was pushed. `push_branches` of the project says \
+             which branches are allowed.",
+            enumerate(names.collect(), refused.len()),
+            allowed_refs(allowed)
         )
     }
 
     /// The answer to a push that is refused, in which git finds a reason for each ref; none if the client wants no report.
-    pub(super) fn refusal_report(&self, allowed: &[BranchPattern]) -> Option<Vec<u8>> {
-        let has = |wanted: &str| {
-            let mut words = self.capabilities.split(|byte| *byte == b' ');
-            words.any(|word| word == wanted.as_bytes())
-        };
-        if !has("report-status") && !has("report-status-v2") {
+    pub(super) fn refusal_report(
+        &self,
+        denial: Denial,
+        allowed: &[BranchPattern],
+    ) -> Option<Vec<u8>> {
+        let has = |wanted: &[u8]| self.capabilities().any(|word| word == wanted);
+        if !has(b"report-status") && !has(b"report-status-v2") {
             return None;
         }
         let mut report = Vec::new();
         push_packet(&mut report, b"unpack ok\n");
+        let not_allowed = format!("not allowed, only {}", allowed_refs(allowed));
         for name in &self.refs {
-            let reason: &[u8] = if is_allowed(name, allowed) {
-                b" not pushed, because another ref is not allowed\n"
-            } else {
-                b" not allowed by the project\n"
+            let reason = match denial {
+                Denial::Options => "push options are not allowed",
+                Denial::Refs if is_allowed(name, allowed) => {
+                    "not pushed, because another ref is not allowed"
+                }
+                Denial::Refs => &not_allowed,
             };
-            push_packet(&mut report, &[b"ng ".as_slice(), name, reason].concat());
+            let line = [b"ng ", name.as_slice(), b" ", reason.as_bytes(), b"\n"].concat();
+            push_packet(&mut report, &line);
         }
         push_flush(&mut report);
-        if !has("side-band-64k") {
+        if !has(b"side-band-64k") {
             return Some(report);
         }
         let mut answer = Vec::new();
@@ -170,14 +201,31 @@ impl PushList {
                 push_packet(&mut answer, &[&[band], part].concat());
             }
         };
-        send(
-            MESSAGE_BAND,
-            format!("{}\n", self.explain(allowed)).as_bytes(),
-        );
+        let message = format!("Oubliette: {}\n", self.explain(denial, allowed));
+        send(MESSAGE_BAND, message.as_bytes());
         send(REPORT_BAND, &report);
         push_flush(&mut answer);
         Some(answer)
     }
+}
+
+/// The refs that may be pushed, for a sentence.
+fn allowed_refs(allowed: &[BranchPattern]) -> String {
+    if allowed.is_empty() {
+        return "no branch".to_owned();
+    }
+    let names = allowed.iter().take(MAX_NAMED_REFS);
+    let names = names.map(|pattern| format!("{BRANCHES}{pattern}"));
+    enumerate(names.collect(), allowed.len())
+}
+
+/// The names, which are the first of `count`.
+fn enumerate(names: Vec<String>, count: usize) -> String {
+    let more = match count.saturating_sub(names.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    names.join(", ") + &more
 }
 
 fn is_object_id(text: &[u8]) -> bool {

@@ -132,7 +132,7 @@ async fn a_push_goes_on_as_it_came_or_not_at_all() {
     let answer = bench.exchange(&refused).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert!(
-        answer.contains("ng refs/heads/main not allowed by the project"),
+        answer.contains("ng refs/heads/main not allowed, only refs/heads/oubliette/*"),
         "{answer}"
     );
     let compressed = push(&["refs/heads/oubliette/a"], "Content-Encoding: gzip\r\n");
@@ -149,7 +149,7 @@ async fn a_push_goes_on_as_it_came_or_not_at_all() {
         let entries = read_journal(&directory, "p", 100, |_| true).unwrap_or_default();
         let text = format!("{entries:?}");
         assert!(!text.contains("main") && !text.contains("acme"), "{text}");
-        if text.contains(PUSH_DENIED) && text.contains("\"git push\"") {
+        if text.contains(REFS_DENIED) && text.contains("\"git push\"") {
             return;
         }
         assert!(std::time::Instant::now() < deadline, "{text}");
@@ -185,6 +185,8 @@ async fn redirects_and_refused_credentials_end_at_the_gate() {
     let (address, requests) = provider(|request, stream| {
         let head = if request.contains("/acme/moved") {
             "302 Found\r\nLocation: https://evil.test/x\r\nContent-Length: 0\r\n\r\n"
+        } else if request.contains("/acme/local") {
+            "307 Temporary Redirect\r\nLocation: http://127.0.0.1:22/x\r\nContent-Length: 0\r\n\r\n"
         } else {
             "401 Unauthorized\r\nWWW-Authenticate: Basic\r\nContent-Length: 0\r\n\r\n"
         };
@@ -200,11 +202,105 @@ async fn redirects_and_refused_credentials_end_at_the_gate() {
         "{moved}"
     );
     assert!(!moved.to_lowercase().contains("location:"), "{moved}");
+    let local = bench
+        .exchange(&get(&REFS.replace("app.git", "local")))
+        .await;
+    assert!(local.starts_with("HTTP/1.1 403"), "{local}");
+    assert!(
+        local.contains("redirects to http://127.0.0.1:22/x"),
+        "{local}"
+    );
     let refused = bench.exchange(&get(REFS)).await;
     assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
     assert!(
         refused.contains("does not accept the credential"),
         "{refused}"
     );
-    assert_eq!(requests.try_iter().count(), 2);
+    assert_eq!(requests.try_iter().count(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_push_that_cannot_be_read_does_not_reach_the_host() {
+    let (address, requests) = provider(|_, stream| reply(stream, "", "never"));
+    let bench = bench(address);
+    let request = push(&["refs/heads/oubliette/a"], "");
+    let (head, body) = request.split_once("\r\n\r\n").unwrap();
+    let with_body = |body: &str| {
+        let length = format!("Content-Length: {}", body.len());
+        let own = head.lines().last().unwrap();
+        format!("{}\r\n\r\n{body}", head.replace(own, &length))
+    };
+    let line = |length: &str| body.replacen(&body[..4], length, 1);
+    let id = "1".repeat(40);
+    let many: String = (0..20_000)
+        .map(|n| format!("0078{id} {id} refs/heads/oubliette/{n:0>13}"))
+        .collect();
+    for bad in [
+        // A packet that is longer than packets are, one that is longer than the body, and no packets.
+        with_body(&line("ffff")),
+        with_body(&line("fff0")),
+        with_body(&line("0001")),
+        with_body("PACK0000"),
+        with_body(""),
+        // More refs than are taken at once, with an end and without one.
+        with_body(&format!("{many}0000PACK")),
+        with_body(&many),
+        // A second list behind an empty one.
+        with_body(&format!("0000{body}")),
+    ] {
+        let answer = bench.exchange(&bad).await;
+        assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+        assert!(answer.contains("Oubliette: "), "{answer}");
+    }
+    assert!(requests.try_recv().is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_push_that_breaks_off_is_not_whole_for_the_host() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let (address, requests) = provider(|_, stream| reply(stream, "", "done"));
+    let bench = bench(address);
+    let request = push(&["refs/heads/oubliette/a"], "").replace("KEY", bench.key.reveal());
+    let list_end = request.find("0000PACK").unwrap();
+    // In the head, in the list, and in the data after it.
+    for end in [40, list_end - 10, request.len() - 1] {
+        let mut stream = bench.connect("one").await;
+        stream.write_all(&request.as_bytes()[..end]).await.unwrap();
+        stream.shutdown().await.unwrap();
+        let mut answer = Vec::new();
+        let reading = stream.read_to_end(&mut answer);
+        let _ = timeout(Duration::from_secs(30), reading).await.unwrap();
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        assert!(!answer.contains("done"), "{answer}");
+    }
+    // The stand-in reports requests that are complete.
+    assert!(requests.try_recv().is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_that_do_not_end_leave_room_for_others() {
+    use tokio::io::AsyncWriteExt;
+    let (address, _requests) = provider(|_, stream| reply(stream, "", "done"));
+    let bench = bench(address);
+    let whole = bench.gate.gateway.buffered.available_permits();
+    let request = push(&["refs/heads/oubliette/a"], "").replace("KEY", bench.key.reveal());
+    let list_end = request.find("0000PACK").unwrap();
+    let mut open = Vec::new();
+    for _ in 0..50 {
+        let mut stream = bench.connect("one").await;
+        stream
+            .write_all(&request.as_bytes()[..list_end])
+            .await
+            .unwrap();
+        open.push(stream);
+    }
+    let answer = bench.exchange(&push(&["refs/heads/oubliette/b"], "")).await;
+    assert!(answer.ends_with("done"), "{answer}");
+    // Each holds what it sent, not what it could send.
+    let held = whole - bench.gate.gateway.buffered.available_permits();
+    assert!(held <= 50, "{held}");
+    let refused = push(&["refs/heads/oubliette/a"], "").replace("report-status", "push-options=");
+    let answer = bench.exchange(&refused).await;
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    assert!(answer.contains("push options"), "{answer}");
 }

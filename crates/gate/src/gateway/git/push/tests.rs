@@ -146,11 +146,13 @@ fn the_end_of_a_list_alone_is_a_probe_and_nothing_may_follow_it() {
 fn the_report_names_each_ref_with_its_reason() {
     let refs = ["refs/heads/oubliette/a", "refs/heads/main"];
     let list = list_of(&request(&lines(&refs, "report-status atomic"))).unwrap();
-    let report = list.refusal_report(&allowed()).unwrap();
+    let report = list.refusal_report(Denial::Refs, &allowed()).unwrap();
     let report = String::from_utf8(report).unwrap();
     assert!(report.starts_with("000eunpack ok\n"), "{report}");
     assert!(
-        report.contains("ng refs/heads/main not allowed by the project\n"),
+        report.contains(
+            "ng refs/heads/main not allowed, only refs/heads/oubliette/*, refs/heads/next\n"
+        ),
         "{report}"
     );
     assert!(
@@ -160,7 +162,7 @@ fn the_report_names_each_ref_with_its_reason() {
     assert!(report.ends_with("0000"));
     let capabilities = "report-status-v2 side-band-64k agent=git/2";
     let list = list_of(&request(&lines(&refs, capabilities))).unwrap();
-    let report = list.refusal_report(&allowed()).unwrap();
+    let report = list.refusal_report(Denial::Refs, &allowed()).unwrap();
     let text = String::from_utf8_lossy(&report).into_owned();
     assert!(
         text.contains("\u{2}Oubliette: the project does not allow to push to refs/heads/main, only to refs/heads/oubliette/*, refs/heads/next."),
@@ -171,7 +173,50 @@ fn the_report_names_each_ref_with_its_reason() {
         "{text}"
     );
     let silent = list_of(&request(&lines(&refs, "ofs-delta"))).unwrap();
-    assert_eq!(silent.refusal_report(&allowed()), None);
+    assert_eq!(silent.refusal_report(Denial::Refs, &allowed()), None);
+}
+
+#[test]
+fn a_push_with_options_is_refused_however_they_are_asked_for() {
+    let good = ["refs/heads/oubliette/a"];
+    for capabilities in [
+        "report-status push-options",
+        "push-options report-status",
+        "push-options=x report-status",
+        "report-status\tpush-options",
+    ] {
+        let list = list_of(&request(&lines(&good, capabilities))).unwrap();
+        assert_eq!(list.denial(&allowed()), Some(Denial::Options));
+        let both = list_of(&request(&lines(&["refs/heads/main"], capabilities))).unwrap();
+        assert_eq!(both.denial(&allowed()), Some(Denial::Refs));
+    }
+    let list = list_of(&request(&lines(&good, "report-status push-options"))).unwrap();
+    let report = list.refusal_report(Denial::Options, &allowed()).unwrap();
+    let report = String::from_utf8(report).unwrap();
+    let expected = "ng refs/heads/oubliette/a push options are not allowed\n";
+    assert!(report.contains(expected), "{report}");
+    let list = list_of(&request(&lines(&good, "report-status atomic quiet"))).unwrap();
+    assert_eq!(list.denial(&allowed()), None);
+}
+
+#[test]
+fn a_sentence_names_a_few_of_many_refs_and_patterns() {
+    let names: Vec<String> = (0..3000).map(|n| format!("refs/tags/{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let list = list_of(&request(&lines(&names, "report-status"))).unwrap();
+    let patterns: Vec<BranchPattern> = (0..9).map(|n| format!("p{n}/*").parse().unwrap()).collect();
+    let text = list.explain(Denial::Refs, &patterns);
+    assert!(
+        text.contains("refs/tags/4 and 2995 more, only to refs/heads/p0/*"),
+        "{text}"
+    );
+    assert!(text.contains("refs/heads/p4/* and 4 more."), "{text}");
+    let report = list.refusal_report(Denial::Refs, &[]).unwrap();
+    let report = String::from_utf8(report).unwrap();
+    assert_eq!(
+        report.matches(" not allowed, only no branch\n").count(),
+        3000
+    );
 }
 
 proptest! {

@@ -1,7 +1,8 @@
 //! A git host with TLS: `git http-backend` behind a small web server, with a certificate of an authority of its own.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -22,9 +23,11 @@ pub struct GitRequest {
     /// User and password.
     pub login: Option<String>,
     pub encoding: Option<String>,
+    /// The version of git's protocol that the client asks for.
+    pub protocol: Option<String>,
 }
 
-/// A git host. Paths that start with `/moved/` lead to another host.
+/// A git host. Paths that start with `/moved/` lead to another host, and those that start with `/slow/` are never answered.
 #[derive(Debug)]
 pub struct GitServer {
     directory: TempDir,
@@ -43,6 +46,9 @@ impl GitServer {
     /// On port 443 of an address.
     pub fn start(address: Ipv4Addr, name: &str, login: Option<&str>, moved_to: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
+        // A server of another user reads the certificate.
+        let readable = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(directory.path(), readable).unwrap();
         make_certificates(directory.path(), name);
         let root = directory.path().join("repositories");
         std::fs::create_dir(&root).unwrap();
@@ -82,6 +88,7 @@ impl GitServer {
         std::fs::create_dir_all(&repository).unwrap();
         self.git(path, &["init", "-q", "--bare", "-b", "main"]);
         self.git(path, &["config", "http.receivepack", "true"]);
+        self.git(path, &["config", "receive.advertisePushOptions", "true"]);
         let mut input = String::new();
         let commit = |name: &str, text: &str| {
             let length = text.len();
@@ -157,12 +164,16 @@ impl Host {
             path: path.clone(),
             login,
             encoding: encoding.clone(),
+            protocol: header(head, "git-protocol"),
         });
         let reply = |status: &str, more: &str, body: &[u8]| {
             let length = body.len();
             let head = format!("HTTP/1.1 {status}\r\n{more}Content-Length: {length}\r\n\r\n");
             [head.as_bytes(), body].concat()
         };
+        while path.starts_with("/slow/") {
+            std::thread::park();
+        }
         if path.starts_with("/moved/") {
             let to = format!("Location: {}{path}\r\n", self.moved_to);
             return reply("302 Found", &to, b"");

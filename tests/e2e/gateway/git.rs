@@ -1,16 +1,18 @@
 //! Git in containers: agents fetch and push with placeholders, only to branches that the project allows, and no real
 //! token is in a container.
 
+mod refusals;
+mod secrets;
+
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use support::network::{NameServer, loopback_address};
-use support::{GitServer, Modern, Server, ServerOptions, eventually};
+use support::{GitServer, Modern, RunAs, Server, ServerOptions, eventually};
 
-use super::{event_texts, processes_with, run, run_again};
-use crate::credentials::{files_with, scripted_agents};
+use super::{run, run_again};
+use crate::credentials::scripted_agents;
 
 /// The real token; no other test has it.
 const TOKEN: &str = "ghp_canary0123456789abcdef";
@@ -37,10 +39,10 @@ struct World {
 
 impl World {
     async fn start() -> Self {
-        Self::start_with("runtime = \"sandbox\"\n").await
+        Self::start_with("runtime = \"sandbox\"\n", None).await
     }
 
-    async fn start_with(config: &str) -> Self {
+    async fn start_with(config: &str, run_as: Option<RunAs>) -> Self {
         let names = NameServer::start();
         let (own, others) = (loopback_address(), loopback_address());
         names.set("git.test", own);
@@ -54,6 +56,7 @@ impl World {
         let server = Server::start_with(ServerOptions {
             config: format!("{config}{}{agents}", names.config()),
             env: vec![("SSL_CERT_FILE".to_owned(), authority)],
+            run_as,
             ..ServerOptions::default()
         });
         let admin = server.admin();
@@ -154,181 +157,6 @@ async fn an_agent_fetches_and_pushes_without_a_token() {
 }
 
 #[test(needs(root, sandbox), limit = 240)]
-async fn a_push_to_other_refs_is_refused_with_a_sentence_and_an_event() {
-    let world = World::start().await;
-    let before = world.branches();
-    let script = format!("{CLONE} git push origin work:main 2>&1; echo exit $?");
-    let (session, text) = world.run(&script).await;
-    for expected in [
-        "Oubliette: the project does not allow to push to refs/heads/main, only to refs/heads/oubliette/*.",
-        "[remote rejected] work -> main (not allowed by the project)",
-        "exit 1",
-    ] {
-        assert!(text.contains(expected), "{expected}: {text}");
-    }
-    let mut turn = 1;
-    for (push, ref_name) in [
-        ("-f origin work:main", "main"),
-        ("origin :main", "main"),
-        ("origin work:refs/tags/v1", "v1"),
-        ("origin work:refs/for/main", "refs/for/main"),
-        ("origin work:oubliette/x work:main", "main"),
-        ("--atomic origin work:oubliette/x work:main", "main"),
-    ] {
-        turn += 1;
-        let script = format!("cd app; git push {push} 2>&1; echo exit $?");
-        let text = run_again(&world.server, &world.project, &session, turn, &script).await;
-        assert!(
-            text.contains("not allowed by the project"),
-            "{push}: {text}"
-        );
-        assert!(
-            text.contains(ref_name) && text.ends_with("exit 1"),
-            "{push}: {text}"
-        );
-    }
-    // A large one, which git sends in pieces, is refused as well.
-    turn += 1;
-    let script = "cd app; head -c 3000000 /dev/urandom > big; git add .; git commit -qm big; \
-                  git push origin work:main 2>&1; echo exit $?";
-    let text = run_again(&world.server, &world.project, &session, turn, script).await;
-    assert!(text.contains("not allowed by the project"), "{text}");
-    assert_eq!(world.branches(), before);
-    // Only the question whether it may push, which has no list, has reached the host.
-    assert!(world.pushes() <= 1, "{:?}", world.forge.requests());
-    let log = world.admin.log(&session).await;
-    let denied = log.iter().find(|event| event["type"] == "network_denied");
-    let denied = denied.unwrap_or_else(|| panic!("{log:?}"));
-    assert_eq!(
-        (&denied["host"], &denied["port"]),
-        (&json!("git.test"), &json!(443))
-    );
-    assert!(
-        denied["reason"].as_str().unwrap().contains("push_branches"),
-        "{denied}"
-    );
-    // What the project allows from now on works in the session that runs.
-    let change = json!({ "project_id": world.project, "push_branches": ["main"] });
-    world.admin.call("project_update", change).await.ok();
-    let script = "cd app; git push origin work:main 2>&1; echo exit $?";
-    let pushed = eventually(WAIT, async || {
-        turn += 1;
-        let text = run_again(&world.server, &world.project, &session, turn, script).await;
-        text.ends_with("exit 0")
-    });
-    assert!(pushed.await);
-    assert_ne!(world.branches(), before);
-}
-
-#[test(needs(root, sandbox), limit = 240)]
-async fn a_placeholder_works_only_where_it_was_given_and_only_for_git() {
-    let world = World::start().await;
-    let (session, _) = world.run(&format!("{HEADER} > header; true")).await;
-    let header = world.server.workspace(&world.project).join("header");
-    let header = std::fs::read_to_string(header).unwrap();
-    let header = header.trim();
-    assert!(header.starts_with("Authorization: Bearer oub_"), "{header}");
-    let base = "http://127.0.0.1:3129/git/git.test/acme/app.git";
-    let ask = |header: &str, path: &str| {
-        format!("curl -sS -m 60 -o /dev/null -w '%{{http_code}}' -H '{header}' '{base}/{path}'")
-    };
-    let refs = "info/refs?service=git-upload-pack";
-    let status = async |project: &str, line: String| {
-        let ran = world.admin.exec(project, line).await;
-        ran["stdout"].as_str().unwrap().to_owned()
-    };
-    let own = world.project.as_str();
-    assert_eq!(status(own, ask(header, refs)).await, "200");
-    let seen = world.forge.requests().len();
-    let forged = format!("Authorization: Bearer oub_{}", "x".repeat(43));
-    let real = format!("Authorization: Bearer {TOKEN}");
-    let other = world.add_project("two", json!({})).await;
-    for (project, header, path) in [
-        (own, forged.as_str(), refs),
-        (own, real.as_str(), refs),
-        (other.as_str(), header, refs),
-        (own, header, "info/refs"),
-        (own, header, "info/refs?service=git-upload-archive"),
-        (own, header, "HEAD"),
-        (own, header, "info/lfs/locks"),
-        (
-            own,
-            header,
-            "%2e%2e/other.git/info/refs?service=git-upload-pack",
-        ),
-    ] {
-        assert_eq!(status(project, ask(header, path)).await, "403", "{path}");
-    }
-    let lfs = ask(header, "info/lfs/objects/batch").replace("curl", "curl -d '{}'");
-    assert_eq!(status(own, lfs).await, "403");
-    assert_eq!(world.forge.requests().len(), seen);
-    let ended = json!({ "session_id": session });
-    world.admin.call("session_end", ended).await.ok();
-    let is_over = eventually(WAIT, async || status(own, ask(header, refs)).await == "403");
-    assert!(is_over.await);
-}
-
-#[test(needs(root, sandbox), limit = 240)]
-async fn the_token_does_not_follow_a_redirect() {
-    let world = World::start().await;
-    let ca = std::fs::read(world.other.authority()).unwrap();
-    std::fs::write(world.server.workspace(&world.project).join("ca.pem"), ca).unwrap();
-    let script = "export GIT_SSL_CAINFO=/workspace/ca.pem; \
-                  git ls-remote https://git.test/moved/app.git 2>&1; echo exit $?; \
-                  git ls-remote https://other.test/none.git 2>&1; true";
-    let (_, text) = world.run(script).await;
-    assert!(
-        text.contains("redirects to https://other.test/moved/app.git"),
-        "{text}"
-    );
-    assert!(text.contains("exit 128"), "{text}");
-    // The other host is there, and was asked only for what the agent itself wanted of it.
-    let requests = world.other.requests();
-    assert!(!requests.is_empty(), "{text}");
-    for request in requests {
-        assert!(request.path.starts_with("/none.git/"), "{request:?}");
-        assert_eq!(request.login, None, "{request:?}");
-    }
-}
-
-#[test(needs(root, sandbox), limit = 240)]
-async fn the_token_is_nowhere_in_the_container() {
-    let world = World::start().await;
-    let script = format!(
-        "{CLONE} git push -q origin work:oubliette/work; git push origin work:main 2>&1; env; \
-         (cat > /dev/null; git version) & GIT_TRACE_CURL=1 GIT_CURL_VERBOSE=1 git fetch 2>&1; true"
-    );
-    let (session, text) = world.run(&script).await;
-    assert!(text.contains("not allowed by the project"), "{text}");
-    let encoded = BASE64_STANDARD.encode(format!("{USER}:{TOKEN}"));
-    for secret in [TOKEN, encoded.as_str()] {
-        // The agent still runs.
-        assert_eq!(processes_with(&world.server, secret), Vec::<String>::new());
-        let search = format!("grep -rlaF {secret} /tmp /root /workspace; true");
-        let found = world.admin.exec(&world.project, search).await;
-        assert_eq!(found["stdout"], "", "{found}");
-        let log = event_texts(&world.admin.log(&session).await);
-        assert!(!log.contains(secret), "{log}");
-        assert!(!world.server.log().contains(secret));
-        assert!(!text.contains(secret), "{text}");
-    }
-    assert!(
-        !processes_with(&world.server, "oub_").is_empty(),
-        "the search finds what is there"
-    );
-    let stored = world.server.home().join("credentials/forge.json");
-    assert_eq!(
-        files_with(world.server.home(), TOKEN),
-        [stored.display().to_string()]
-    );
-    let gate = crate::network::gate_pid(world.server.home()).unwrap();
-    for file in ["cmdline", "environ"] {
-        let content = std::fs::read(format!("/proc/{gate}/{file}")).unwrap();
-        assert!(!String::from_utf8_lossy(&content).contains(TOKEN));
-    }
-}
-
-#[test(needs(root, sandbox), limit = 240)]
 async fn a_credential_that_the_host_refuses_or_that_was_removed_says_so() {
     let world = World::start().await;
     let ask = format!("git ls-remote {ADDRESS} 2>&1; echo exit $?");
@@ -359,7 +187,7 @@ async fn a_credential_that_the_host_refuses_or_that_was_removed_says_so() {
 async fn git_in_docker_uses_the_gateway(_runtime: &str) {
     let image = support::userland();
     let config = format!("runtime = \"docker\"\n[container_types.base]\nimage = \"{image}\"\n");
-    let world = World::start_with(&config).await;
+    let world = World::start_with(&config, None).await;
     let script = format!(
         "{CLONE} cat file; git push -q origin work:oubliette/work && echo pushed; git push origin work:main 2>&1; echo exit $?"
     );
@@ -369,8 +197,91 @@ async fn git_in_docker_uses_the_gateway(_runtime: &str) {
         "{text}"
     );
     assert!(
-        text.contains("not allowed by the project") && text.ends_with("exit 1"),
+        text.contains("not allowed, only refs/heads/oubliette/*") && text.ends_with("exit 1"),
         "{text}"
     );
     assert!(world.branches().contains("refs/heads/oubliette/work "));
+}
+
+#[test(needs(root, sandbox), limit = 240)]
+async fn git_of_a_server_without_root_uses_the_gateway() {
+    let user = RunAs {
+        uid: 54_329,
+        gid: 54_329,
+        group: 54_329,
+    };
+    let world = World::start_with("runtime = \"sandbox\"\n", Some(user)).await;
+    let script = format!(
+        "{CLONE} cat file; git push -q origin work:oubliette/work && echo pushed; git push origin work:main 2>&1; echo exit $?"
+    );
+    let (_, text) = world.run(&script).await;
+    assert!(
+        text.contains("from the forge") && text.contains("pushed"),
+        "{text}"
+    );
+    assert!(
+        text.contains("not allowed, only refs/heads/oubliette/*") && text.ends_with("exit 1"),
+        "{text}"
+    );
+    assert!(world.branches().contains("refs/heads/oubliette/work "));
+}
+
+#[test(needs(root, sandbox), limit = 240)]
+async fn every_version_of_the_protocol_fetches_and_pushes() {
+    let world = World::start().await;
+    let mut script = String::new();
+    for version in ["0", "1", "2"] {
+        script += &format!(
+            "export GIT_CONFIG_PARAMETERS=\"'protocol.version={version}'\"; (mkdir v{version}; cd v{version}; {CLONE} \
+             git push -q origin work:oubliette/v{version} && git fetch -q && echo fetched {version}; \
+             git push origin work:main 2>&1 | grep -c 'not allowed, only'; \
+             git clone -q --depth 1 https://git.test/acme/app.git shallow && cd shallow && git checkout -q -b s && \
+             git commit -q --allow-empty -m s && git push -q origin s:oubliette/s{version} && echo shallow {version}); "
+        );
+    }
+    let (_, text) = world.run(&script).await;
+    let branches = world.branches();
+    for version in ["0", "1", "2"] {
+        for expected in [
+            format!("fetched {version}\n1\n"),
+            format!("shallow {version}"),
+        ] {
+            assert!(text.contains(&expected), "{expected}: {text}");
+        }
+        for name in ["v", "s"] {
+            let expected = format!("refs/heads/oubliette/{name}{version} ");
+            assert!(branches.contains(&expected), "{expected}: {branches}");
+        }
+    }
+    let protocols = world.forge.requests();
+    let protocols = protocols.iter().filter_map(|it| it.protocol.as_deref());
+    let protocols: std::collections::BTreeSet<&str> = protocols.collect();
+    assert!(protocols.contains("version=2"), "{protocols:?}");
+}
+
+#[test(needs(root, sandbox), limit = 240)]
+async fn git_works_again_after_the_gate_and_the_server_were_killed() {
+    let mut world = World::start().await;
+    let script = format!("{CLONE} git push -q origin work:oubliette/a && echo pushed");
+    let (session, text) = world.run(&script).await;
+    assert!(text.contains("pushed"), "{text}");
+    let gate = crate::network::gate_pid(world.server.home()).unwrap();
+    kill_process(Pid::from_raw(gate.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    let mut turn = 1;
+    let script = "cd app; git push origin work:oubliette/b 2>&1 && git push origin :oubliette/b && echo pushed again";
+    let works = eventually(WAIT, async || {
+        turn += 1;
+        let text = run_again(&world.server, &world.project, &session, turn, script).await;
+        text.contains("pushed again")
+    });
+    assert!(works.await);
+    world.server.kill();
+    world.server.start_again();
+    world.admin = world.server.admin();
+    let works = eventually(WAIT, async || {
+        turn += 1;
+        let text = run_again(&world.server, &world.project, &session, turn, script).await;
+        text.contains("pushed again")
+    });
+    assert!(works.await);
 }

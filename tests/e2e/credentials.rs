@@ -20,7 +20,7 @@ while read -r line; do
     *'"method":"initialize"'*) reply '{"protocolVersion":1,"agentCapabilities":{"sessionCapabilities":{"resume":{}}}}' ;;
     *'"method":"session/new"'*) reply '{"sessionId":"s"}' ;;
     *'"method":"session/prompt"'*)
-        text=$(sh /workspace/do.sh 2>&1 | tr -d '\n"\\')
+        text=$(sh /workspace/do.sh 2>&1 | tr -d '\n"\\' | tr '\t' ' ')
         printf '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"%s"}}}}\n' "$text"
         reply '{"stopReason":"end_turn"}' ;;
     *'"method"'*) reply '{}' ;;

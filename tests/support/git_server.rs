@@ -25,6 +25,7 @@ pub struct GitRequest {
     pub encoding: Option<String>,
     /// The version of git's protocol that the client asks for.
     pub protocol: Option<String>,
+    pub body_bytes: usize,
 }
 
 /// A git host. Paths that start with `/moved/` lead to another host, and those that start with `/slow/` are never answered.
@@ -165,6 +166,7 @@ impl Host {
             login,
             encoding: encoding.clone(),
             protocol: header(head, "git-protocol"),
+            body_bytes: body.len(),
         });
         let reply = |status: &str, more: &str, body: &[u8]| {
             let length = body.len();

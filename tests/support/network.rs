@@ -17,7 +17,8 @@ const DRIP_INTERVAL: Duration = Duration::from_millis(50);
 pub fn loopback_address() -> Ipv4Addr {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed) as u32;
-    let process = std::process::id().wrapping_mul(16).wrapping_add(number);
+    // The first one ends with no 0, which would become the same as the second.
+    let process = std::process::id().wrapping_mul(16).wrapping_add(number + 1);
     // 127.96.0.0/11, without the addresses that end with 0 or 255.
     let [_, _, high, low] = process.to_be_bytes();
     let second = 96 + ((process >> 16) & 0x1f) as u8;

@@ -61,8 +61,8 @@ async fn a_push_to_other_refs_is_refused_with_a_sentence_and_an_event() {
         "{text}"
     );
     assert_eq!(world.branches(), before);
-    // Only the question whether it may push, which has no list, has reached the host.
-    assert!(world.pushes() <= 1, "{:?}", world.forge.requests());
+    let pushes = world.pushes();
+    assert!(pushes.iter().all(|bytes| *bytes == 4), "{pushes:?}");
     let log = world.admin.log(&session).await;
     let denied = log.iter().find(|event| event["type"] == "network_denied");
     let denied = denied.unwrap_or_else(|| panic!("{log:?}"));

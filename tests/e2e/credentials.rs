@@ -20,7 +20,7 @@ while read -r line; do
     *'"method":"initialize"'*) reply '{"protocolVersion":1,"agentCapabilities":{"sessionCapabilities":{"resume":{}}}}' ;;
     *'"method":"session/new"'*) reply '{"sessionId":"s"}' ;;
     *'"method":"session/prompt"'*)
-        text=$(sh /workspace/do.sh 2>&1 | tr -d '\n"\\')
+        text=$(sh /workspace/do.sh 2>&1 | tr -d '\n"\\' | tr '\t' ' ')
         printf '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"%s"}}}}\n' "$text"
         reply '{"stopReason":"end_turn"}' ;;
     *'"method"'*) reply '{}' ;;
@@ -30,15 +30,21 @@ done
 
 /// A server on which these agents of the catalogue are scripted ones.
 pub(super) fn scripted_server(agents: &[&str], more: &str) -> Server {
-    let mut config = "runtime = \"sandbox\"\n".to_owned();
+    let config = format!("runtime = \"sandbox\"\n{}{more}", scripted_agents(agents));
+    Server::start_with(ServerOptions {
+        config,
+        ..ServerOptions::default()
+    })
+}
+
+/// The sections of the configuration that make these agents of the catalogue scripted ones.
+pub(super) fn scripted_agents(agents: &[&str]) -> String {
+    let mut config = String::new();
     for name in agents {
         let args = json!(["-c", SCRIPTED]);
         config += &format!("[agents.{name}]\ncommand = \"/bin/sh\"\nargs = {args}\n");
     }
-    Server::start_with(ServerOptions {
-        config: config + more,
-        ..ServerOptions::default()
-    })
+    config
 }
 
 pub(super) async fn project(

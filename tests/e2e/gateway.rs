@@ -3,6 +3,7 @@
 
 mod agents;
 mod faults;
+mod git;
 mod keys;
 mod metering;
 

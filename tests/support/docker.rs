@@ -14,7 +14,7 @@ use serde_json::Value;
 
 const DOCKER_SOCKET: &str = "/var/run/docker.sock";
 /// What real agents and their shell commands use.
-const COMMANDS: [&str; 39] = [
+const COMMANDS: [&str; 40] = [
     "awk",
     "basename",
     "bash",
@@ -29,6 +29,7 @@ const COMMANDS: [&str; 39] = [
     "find",
     "git",
     "git-receive-pack",
+    "git-remote-http",
     "git-upload-pack",
     "grep",
     "head",
@@ -131,7 +132,8 @@ fn userland_files() -> BTreeSet<(PathBuf, PathBuf)> {
     let mut files = BTreeSet::new();
     let mut libraries = BTreeSet::new();
     for name in COMMANDS {
-        let candidates = ["/usr/bin", "/bin"].map(|directory| Path::new(directory).join(name));
+        let directories = ["/usr/bin", "/bin", "/usr/lib/git-core"];
+        let candidates = directories.map(|directory| Path::new(directory).join(name));
         let program = candidates.into_iter().find(|path| path.is_file());
         let program =
             program.unwrap_or_else(|| panic!("`{name}` is missing; run tests/docker first"));

@@ -17,7 +17,7 @@ use oubliette_store::VisibleProjects;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-pub(crate) use sign_in::{GivenKey, GivenLogin, SignIn, sign_in_advice};
+pub(crate) use sign_in::{GivenLogin, SignIn, sign_in_advice};
 pub(crate) use state::CredentialState;
 
 use crate::{Engine, Result, Settings, agents};

@@ -1,10 +1,11 @@
 //! The gateway of the gate: agents in containers with the network `policy` get placeholder keys, and the gate, which
-//! has the real ones, sends their requests to the models.
+//! has the real ones, sends their requests to the models and to git hosts.
 //!
 //! The engine tells the gate what the placeholders of each running agent stand for. It never stores a placeholder:
 //! the store has hashes, with which the next server finds out what a gate that was started again needs.
 
 mod charges;
+mod git;
 mod link;
 mod prices;
 
@@ -22,8 +23,9 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::credentials::{GivenKey, SignIn};
+use crate::credentials::SignIn;
 use crate::{Engine, EngineError, Result};
+pub(crate) use git::{GitHost, set_git_config};
 use link::Change;
 
 /// For the gate to take what an agent is granted.
@@ -79,6 +81,8 @@ pub(crate) struct GatewaySignIn {
     pub(crate) env: Vec<(String, String)>,
     /// What the agent calls the model that was chosen.
     pub(crate) model_id: Option<String>,
+    /// Git hosts that the agent reaches through the gateway.
+    pub(crate) git: Vec<GitHost>,
     /// The placeholders themselves, which are redacted as keys are.
     pub(crate) secrets: Vec<Secret>,
 }
@@ -118,7 +122,7 @@ impl Gateway<'_> {
             let Some(provider) = Provider::of_kind(&key.kind).filter(|_| takes_address) else {
                 continue;
             };
-            let placeholder = replaced.mint(&key)?;
+            let placeholder = replaced.mint(&key.name)?;
             for (variable, secret) in &mut sign_in.env {
                 if *variable == key.variable {
                     *secret = placeholder.clone();
@@ -139,7 +143,7 @@ impl Gateway<'_> {
                     agent.name, key.name
                 )));
             };
-            let placeholder = replaced.mint(key)?;
+            let placeholder = replaced.mint(&key.name)?;
             let settings = (models.settings)(&GatewayModel {
                 kind: &key.kind,
                 model,
@@ -260,6 +264,7 @@ impl Gateway<'_> {
             session: session.to_string(),
             container: String::new(),
             grants: Vec::new(),
+            git: Vec::new(),
         };
         let Some(live) = live else {
             return Ok(granted);
@@ -269,6 +274,11 @@ impl Gateway<'_> {
             return Ok(granted);
         };
         let credentials = self.engine.credentials();
+        for placeholder in &live.placeholders {
+            let credential = credentials.find(&placeholder.credential);
+            let grant = credential.and_then(|it| self.git_grant(&project, placeholder, &it));
+            granted.git.extend(grant);
+        }
         let grants = live.placeholders.into_iter().filter_map(|placeholder| {
             let name = &placeholder.credential;
             let is_used = project.settings.credential_refs.contains(name);
@@ -289,11 +299,11 @@ impl Gateway<'_> {
 
 impl GatewaySignIn {
     /// A new placeholder for a credential.
-    fn mint(&mut self, key: &GivenKey) -> Result<Secret> {
+    fn mint(&mut self, credential: &str) -> Result<Secret> {
         let minted = crate::tokens::generate_key()?;
         self.placeholders.push(Placeholder {
             id: placeholder_id(&minted),
-            credential: key.name.clone(),
+            credential: credential.to_owned(),
         });
         let secret = Secret::new(minted.reveal());
         self.secrets.push(secret.clone());

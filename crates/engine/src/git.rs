@@ -115,7 +115,7 @@ impl Git {
             ));
         }
         if let Some(base) = credential.and_then(|credential| credential.base_url.as_ref())
-            && base.host() != url.host()
+            && base.authority() != url.host()
         {
             return Err(EngineError::invalid(format!(
                 "the credential of `git_credential` is only for {base}, not for this address"

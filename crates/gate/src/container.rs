@@ -56,7 +56,7 @@ pub(crate) struct ContainerGate {
     rules: watch::Sender<Arc<NetworkRules>>,
     pub(crate) open_connections: Arc<AtomicUsize>,
     pub(crate) lookups: Arc<Semaphore>,
-    denials: Mutex<HashMap<(String, u16), Instant>>,
+    denials: Mutex<HashMap<(String, u16, String), Instant>>,
     pub(crate) closing: CancellationToken,
 }
 
@@ -67,10 +67,10 @@ impl ContainerGate {
     }
 
     /// Whether the server hears of this denial: a loop of a container must not flood it.
-    fn is_news(&self, host: &str, port: u16) -> bool {
+    fn is_news(&self, host: &str, port: u16, reason: &str) -> bool {
         let now = Instant::now();
         let mut denials = self.denials.lock();
-        let key = (host.to_owned(), port);
+        let key = (host.to_owned(), port, reason.to_owned());
         if let Some(last) = denials.get(&key)
             && now.duration_since(*last) < DENIAL_INTERVAL
         {
@@ -202,7 +202,7 @@ impl Gate {
     }
 
     pub(crate) fn publish(&self, container: &ContainerGate, host: &str, port: u16, reason: &str) {
-        if !container.is_news(host, port) {
+        if !container.is_news(host, port, reason) {
             return;
         }
         let subscribers = self.subscribers.lock();

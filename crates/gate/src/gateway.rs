@@ -1,5 +1,6 @@
 //! The gateway: agents reach their models by plain HTTP on loopback of their container, with a placeholder key. The
-//! gate puts the real key into the request, sends it to the provider over TLS, and counts what it takes.
+//! gate puts the real key into the request, sends it to the provider over TLS, and counts what it takes. Git repositories
+//! are reached in the same way ([`git`]).
 //!
 //! Real keys are in the memory of the gate only: the server sends them over its private socket, and they are in no
 //! argument, variable, file or log of the gate. They are sent to the address that belongs to their credential and to
@@ -9,6 +10,7 @@ mod body;
 mod call;
 mod charges;
 mod connector;
+mod git;
 mod grants;
 pub(crate) mod link;
 mod link_client;
@@ -35,6 +37,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::sync::Semaphore;
 
 pub use charges::{CHARGES_DIR, Charge, read_charges, remove_read_charges};
+pub use git::GitGrant;
 pub use grants::{Grant, GrantedSecret, SessionGrants, placeholder_id};
 pub use link_client::{GatewayLink, GatewayReceiver, GatewaySender};
 pub use meter::TokenCounts;

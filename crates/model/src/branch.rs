@@ -81,6 +81,14 @@ impl BranchPattern {
             None => branch.0 == self.0,
         }
     }
+
+    /// Whether this pattern matches every branch that another one matches.
+    pub fn covers(&self, other: &Self) -> bool {
+        match self.0.strip_suffix('*') {
+            Some(prefix) => other.0.trim_end_matches('*').starts_with(prefix),
+            None => other.0 == self.0,
+        }
+    }
 }
 
 /// The rules of `git check-ref-format --branch`.
@@ -130,6 +138,13 @@ mod tests {
         assert!(!matches("oubliette/*", "oubliette"));
         assert!(matches("main", "main") && !matches("main", "main2"));
         assert!(matches("*", "anything"));
+        let covers = |pattern: &str, other: &str| {
+            let pattern: BranchPattern = pattern.parse().unwrap();
+            pattern.covers(&other.parse().unwrap())
+        };
+        assert!(covers("a/*", "a/b*") && covers("a/*", "a/b") && covers("a/*", "a/*"));
+        assert!(covers("main", "main") && covers("*", "main"));
+        assert!(!covers("a/b*", "a/*") && !covers("a", "a*") && !covers("a/*", "a"));
         for text in ["a*b", "**", "a/*/b", "-*", ""] {
             assert!(text.parse::<BranchPattern>().is_err(), "{text:?}");
         }

@@ -56,11 +56,25 @@ impl BaseUrl {
         &self.0
     }
 
-    /// The name or address of the host.
-    pub fn host(&self) -> String {
+    /// The name or address of the host, with the port unless it is the scheme's default.
+    pub fn authority(&self) -> String {
         let url = Url::parse(&self.0).ok();
-        let host = url.as_ref().and_then(Url::host_str);
-        host.unwrap_or_default().to_owned()
+        let host = url.as_ref().and_then(Url::host_str).unwrap_or_default();
+        match url.as_ref().and_then(Url::port) {
+            Some(port) => format!("{host}:{port}"),
+            None => host.to_owned(),
+        }
+    }
+
+    pub fn is_https(&self) -> bool {
+        self.0.starts_with("https://")
+    }
+
+    /// The path without a slash at its end; empty if there is none.
+    pub fn path(&self) -> String {
+        let url = Url::parse(&self.0).ok();
+        let path = url.as_ref().map_or("", Url::path);
+        path.trim_end_matches('/').to_owned()
     }
 }
 
@@ -149,5 +163,19 @@ mod tests {
             let error = parsed(bad).unwrap_err();
             assert!(!error.0.contains("hunter2"), "{error}");
         }
+    }
+
+    #[test]
+    fn an_address_has_a_host_with_its_port_and_a_path() {
+        let url = |text: &str| text.parse::<BaseUrl>().unwrap();
+        let plain = url("https://Git.example.com:443/");
+        assert_eq!(
+            (plain.authority().as_str(), plain.path().as_str()),
+            ("git.example.com", "")
+        );
+        let other = url("http://git.example.com:8443/acme/");
+        assert_eq!(other.authority(), "git.example.com:8443");
+        assert_eq!(other.path(), "/acme");
+        assert!(plain.is_https() && !other.is_https());
     }
 }

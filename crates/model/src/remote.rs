@@ -153,6 +153,12 @@ impl RemoteUrl {
         Some(url.username().to_owned()).filter(|user| !user.is_empty())
     }
 
+    /// The path in the address; empty if it is no URL.
+    pub fn path(&self) -> String {
+        let url = Url::parse(&self.text).ok();
+        url.map_or_else(String::new, |url| url.path().to_owned())
+    }
+
     pub fn is_loopback(&self) -> bool {
         let name = self
             .host

@@ -1,6 +1,7 @@
 //! The programs that agents fetch code with, through the gate: each with the variables of the proxy and without them. The
 //! registries are directories on a loopback address.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -212,6 +213,68 @@ async fn pip_installs_a_wheel() {
     let line = "/usr/bin/python3 -m pip install -q --no-cache-dir --disable-pip-version-check --target out --index-url http://pkgs.test/simple/ \
                 --trusted-host pkgs.test left 2>&1 && PYTHONPATH=out /usr/bin/python3 -c 'import left; print(left.text)'";
     world.check(line, "from pip").await;
+}
+
+#[test(needs(root, sandbox), limit = 240)]
+async fn cargo_builds_with_a_crate_of_a_sparse_registry() {
+    let toolchain = Toolchain::link();
+    let path = toolchain.0.path().to_str().unwrap().to_owned();
+    let world = World::start(&format!("[containers]\nread_only_paths = [\"{path}\"]\n")).await;
+    let registry = &world.registry;
+    let manifest = "[package]\nname = \"left\"\nversion = \"1.0.0\"\nedition = \"2021\"\n";
+    registry.write("build/left-1.0.0/Cargo.toml", manifest);
+    let source = "pub fn text() -> &'static str { \"from cargo\" }\n";
+    registry.write("build/left-1.0.0/src/lib.rs", source);
+    let arguments = ["-czf", "../left-1.0.0.crate", "left-1.0.0"];
+    host(&registry.root().join("build"), "tar", &arguments);
+    let archive = registry.root().join("left-1.0.0.crate");
+    let sum = Command::new("sha256sum").arg(&archive).output().unwrap();
+    let sum = String::from_utf8(sum.stdout).unwrap();
+    let sum = sum.split(' ').next().unwrap();
+    let download = "http://pkgs.test/{crate}-{version}.crate";
+    registry.write("cargo/config.json", json!({ "dl": download }).to_string());
+    let entry = json!({
+        "name": "left", "vers": "1.0.0", "deps": [], "cksum": sum, "features": {}, "yanked": false,
+    });
+    registry.write("cargo/le/ft/left", format!("{entry}\n"));
+    let manifest = "[package]\nname = \"app\"\nversion = \"0.1.0\"\nedition = \"2021\"\n\n[dependencies]\nleft = \"1\"\n";
+    registry.write("app/Cargo.toml", manifest);
+    registry.write(
+        "app/main.rs",
+        "fn main() { println!(\"{}\", left::text()) }\n",
+    );
+    let config = "[source.crates-io]\nreplace-with = \"local\"\n[source.local]\nregistry = \"sparse+http://pkgs.test/cargo/\"\n";
+    registry.write("app/config.toml", config);
+    let line = format!(
+        "export PATH={path}/bin:$PATH && mkdir -p src .cargo && curl -sS -O http://pkgs.test/app/Cargo.toml && \
+         curl -sS -o src/main.rs http://pkgs.test/app/main.rs && curl -sS -o .cargo/config.toml http://pkgs.test/app/config.toml && \
+         cargo build -q 2>&1 && target/debug/app"
+    );
+    world.check(&line, "from cargo").await;
+}
+
+/// The compiler that builds these tests, where every user can read it.
+struct Toolchain(tempfile::TempDir);
+
+impl Toolchain {
+    fn link() -> Self {
+        let asked = Command::new("rustc").args(["--print", "sysroot"]).output();
+        let sysroot = String::from_utf8(asked.unwrap().stdout).unwrap();
+        let own = Self(tempfile::tempdir().unwrap());
+        let readable = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(own.0.path(), readable).unwrap();
+        let target = own.0.path().to_str().unwrap();
+        for part in ["bin", "lib"] {
+            let from = format!("{}/{part}", sysroot.trim());
+            let mut link = Command::new("cp");
+            link.args(["-al", &from, target]);
+            // The directory may be on another disk.
+            if !link.output().unwrap().status.success() {
+                host(Path::new("/"), "cp", &["-a", &from, target]);
+            }
+        }
+        own
+    }
 }
 
 /// Packs what is in a directory of the registry into an archive there.

@@ -127,6 +127,26 @@ async fn an_agent_gives_no_project_a_wider_policy_than_its_own_has() {
     let narrow = json!({ "preset": "strict", "allow": ["q.a.test:443"], "deny": ["x.a.test"] });
     let narrow = json!({ "name": "narrow", "network_policy": narrow });
     agent.call("project_create", narrow).await.ok();
+    // Nor more branches to push.
+    let update = json!({ "project_id": agents, "push_branches": ["a/*"] });
+    admin.call("project_update", update).await.ok();
+    let created = agent
+        .call("project_create", json!({ "name": "branches" }))
+        .await;
+    assert_eq!(created.ok()["push_branches"], json!(["a/*"]));
+    for branches in [json!(["*"]), json!(["a/b", "main"]), json!(["oubliette/*"])] {
+        let create = json!({ "name": "more", "push_branches": branches });
+        let reply = agent.call("project_create", create).await;
+        refused_with(reply, "more branches to push");
+        let update = json!({ "project_id": same, "push_branches": branches });
+        // It has `oubliette/*` already.
+        if branches != json!(["oubliette/*"]) {
+            let reply = agent.call("project_update", update).await;
+            refused_with(reply, "more branches to push");
+        }
+    }
+    let fewer = json!({ "project_id": same, "push_branches": ["a/b"] });
+    agent.call("project_update", fewer).await.ok();
     // A project that reaches nothing gives nothing.
     let update = json!({ "project_id": agents, "network": "none" });
     admin.call("project_update", update).await.ok();

@@ -253,7 +253,9 @@ impl Credentials<'_> {
 
     /// The secrets in the credentials of a project, as far as they can be read.
     pub(crate) fn secrets(self, project: &Project) -> Vec<Secret> {
-        let names = project.settings.credential_refs.iter();
+        let settings = &project.settings;
+        let names = settings.credential_refs.iter();
+        let names = names.chain(&settings.git_credential);
         let mut secrets = Vec::new();
         for name in names {
             let Some(credential) = self.find(name) else {

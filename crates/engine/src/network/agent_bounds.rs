@@ -1,5 +1,5 @@
-//! Who may choose which network, and what an agent may give other projects: no wider network than the projects of its own tree have. Otherwise it could work
-//! there instead.
+//! Who may choose which network, and what an agent may give other projects: no wider network, and no more branches to push, than the projects of its own
+//! tree have. Otherwise it could work there instead.
 
 use oubliette_model::{
     Network as NetworkSetting, ProjectSettings, may_choose_network, network_is_within,
@@ -51,15 +51,19 @@ impl Network<'_> {
                 let by_admin = &first.network_allowed_by_admin;
                 settings.network_allowed_by_admin.clone_from(by_admin);
             }
+            if settings.push_branches.is_none() {
+                settings.push_branches.clone_from(&first.push_branches);
+            }
         }
         for project in own {
             self.check_within(&project.settings, settings).await?;
+            self.check_branches(&project.settings, settings)?;
         }
         Ok(())
     }
 
-    /// Refuses a change by an agent that makes the network of a project wider than its own, unless it was wider before and is
-    /// narrowed.
+    /// Refuses a change by an agent that makes the network of a project wider than its own, or lets it push to more branches,
+    /// unless it was wider before and is narrowed.
     pub(crate) async fn check_agent_bounds(
         self,
         actor: &Actor,
@@ -67,6 +71,11 @@ impl Network<'_> {
         project: &Project,
     ) -> Result<()> {
         let after = &project.settings;
+        if self.check_branches(before, after).is_err() {
+            for own in self.projects_of_agent(actor).await? {
+                self.check_branches(&own.settings, after)?;
+            }
+        }
         let is_changed = before.network != after.network
             || before.network_policy != after.network_policy
             || before.network_allowed_by_admin != after.network_allowed_by_admin;
@@ -101,6 +110,28 @@ impl Network<'_> {
                 format!(
                     "an agent cannot give a project a wider `network_policy` than its own project has, whatever its scope: \
                      {excess}. Leave it out to have the same, or narrow it"
+                ),
+            )),
+        }
+    }
+
+    fn check_branches(self, own: &ProjectSettings, wanted: &ProjectSettings) -> Result<()> {
+        let default = &self.engine.settings().projects.push_branches;
+        let of = |settings: &ProjectSettings| {
+            let chosen = settings.push_branches.as_ref();
+            chosen.unwrap_or(default).clone()
+        };
+        let own = of(own);
+        let excess = of(wanted)
+            .into_iter()
+            .find(|wanted| !own.iter().any(|own| own.covers(wanted)));
+        match excess {
+            None => Ok(()),
+            Some(excess) => Err(EngineError::refused_parameter(
+                "push_branches",
+                format!(
+                    "an agent cannot give a project more branches to push than its own project has, whatever its scope: \
+                     `{excess}`. Leave it out to have the same"
                 ),
             )),
         }

@@ -25,7 +25,7 @@ pub(crate) struct PendingDenials {
 #[derive(Debug, Default)]
 struct SessionDenials {
     waiting: Vec<Denial>,
-    logged: HashMap<(String, u16), Instant>,
+    logged: HashMap<(String, u16, String), Instant>,
 }
 
 impl PendingDenials {
@@ -35,7 +35,7 @@ impl PendingDenials {
         let own = sessions.entry(session).or_default();
         own.logged
             .retain(|_, at| now.duration_since(*at) < REPEAT_INTERVAL);
-        let key = (denial.host.clone(), denial.port);
+        let key = (denial.host.clone(), denial.port, denial.reason.clone());
         if own.logged.len() >= MAX_DENIALS || own.logged.contains_key(&key) {
             return false;
         }
@@ -94,10 +94,16 @@ mod tests {
             denials.add(session, &denial("a.org".to_owned()), now);
         }
         assert_eq!(denials.take(session).len(), 1);
+        let push = Denial {
+            reason: "git push".to_owned(),
+            ..denial("a.org".to_owned())
+        };
+        assert!(denials.add(session, &push, now), "another reason is news");
+        denials.take(session);
         for number in 0..1000 {
             denials.add(session, &denial(format!("{number}.org")), now);
         }
-        assert_eq!(denials.take(session).len(), MAX_DENIALS - 1);
+        assert_eq!(denials.take(session).len(), MAX_DENIALS - 2);
         let later = now + REPEAT_INTERVAL;
         assert!(denials.add(session, &denial("a.org".to_owned()), later));
         denials.forget(session);

@@ -8,6 +8,7 @@ use oubliette_model::ApiKey;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::git::{GitGrant, GitGrants};
 use super::provider::Provider;
 
 /// A secret on its way from the server to the gate. It is printed nowhere.
@@ -49,6 +50,8 @@ pub struct SessionGrants {
     /// The only container in which the placeholders work.
     pub container: String,
     pub grants: Vec<Grant>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub git: Vec<GitGrant>,
 }
 
 /// A grant as requests find it.
@@ -62,6 +65,7 @@ pub(crate) struct GrantEntry {
 /// The grants of all sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Grants {
+    pub(crate) git: GitGrants,
     by_placeholder: Mutex<HashMap<String, Arc<GrantEntry>>>,
 }
 
@@ -71,7 +75,9 @@ impl Grants {
             session,
             container,
             grants,
+            git,
         } = changed;
+        self.git.set(&session, &container, git);
         let mut all = self.by_placeholder.lock();
         all.retain(|_, entry| entry.session != session);
         for grant in grants {
@@ -86,6 +92,7 @@ impl Grants {
 
     /// Forgets what was granted to a container that is gone.
     pub(crate) fn remove_container(&self, container: &str) {
+        self.git.remove_container(container);
         let mut all = self.by_placeholder.lock();
         all.retain(|_, entry| entry.container != container);
     }
@@ -126,6 +133,7 @@ mod tests {
             session: session.to_owned(),
             container: container.to_owned(),
             grants: keys.iter().map(grant).collect(),
+            git: Vec::new(),
         }
     }
 

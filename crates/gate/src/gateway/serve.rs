@@ -27,7 +27,7 @@ use super::provider::Provider;
 use super::request::{Accepted, Refusal, accept, response_headers};
 use super::settlement::Settlement;
 use super::usage_filter::UsageFilter;
-use super::{MAX_HEAD_BYTES, MAX_HEADERS, RequestBody};
+use super::{MAX_HEAD_BYTES, MAX_HEADERS, RequestBody, git};
 use crate::container::{ContainerGate, Gate};
 use crate::journal::JournalEvent;
 
@@ -38,7 +38,7 @@ const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 /// A compressed request is larger than it seems.
 const COMPRESSION_FACTOR: u64 = 8;
 
-type Reply = Response<RequestBody>;
+pub(super) type Reply = Response<RequestBody>;
 
 /// Serves a connection until it ends. `first` has arrived already.
 pub(crate) async fn serve(
@@ -98,6 +98,9 @@ async fn handle(
     container: &Arc<ContainerGate>,
     request: Request<Incoming>,
 ) -> Reply {
+    if git::is_git_path(request.uri().path()) {
+        return Box::pin(git::handle(gate, container, request)).await;
+    }
     // The parts of a request make a large future.
     let replied = Box::pin(try_handle(gate, container, request)).await;
     replied.unwrap_or_else(|refusal| refusal_reply(&refusal))
@@ -253,7 +256,7 @@ fn stream_body(gate: &Gate, body: Incoming) -> RequestBody {
     LimitedBody::new(body, gate.gateway.limits.request).boxed_unsync()
 }
 
-fn whole_body(bytes: Bytes) -> RequestBody {
+pub(super) fn whole_body(bytes: Bytes) -> RequestBody {
     Full::new(bytes)
         .map_err(|never| match never {})
         .boxed_unsync()
@@ -271,7 +274,7 @@ fn provider_host(accepted: &Accepted) -> (String, u16) {
 }
 
 /// The innermost reason: the others say that a request failed.
-fn reason_of(error: &dyn Error) -> String {
+pub(super) fn reason_of(error: &dyn Error) -> String {
     let mut reason = error;
     while let Some(source) = reason.source() {
         reason = source;

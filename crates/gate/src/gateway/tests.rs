@@ -23,7 +23,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A provider that a test plays: each connection is given to the function, with what the gate sent until the end of
 /// its head and of the body that it announces.
-fn provider(
+pub(super) fn provider(
     serve: impl Fn(&str, &mut TcpStream) + Send + 'static,
 ) -> (SocketAddr, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -55,14 +55,14 @@ fn read_request(stream: &TcpStream) -> Option<String> {
     (!head.is_empty()).then(|| head + "\r\n" + &String::from_utf8_lossy(&body))
 }
 
-struct Bench {
+pub(super) struct Bench {
     _directory: TempDir,
-    gate: Arc<Gate>,
-    key: ApiKey,
+    pub(super) gate: Arc<Gate>,
+    pub(super) key: ApiKey,
 }
 
 impl Bench {
-    fn new(upstream: SocketAddr) -> Self {
+    pub(super) fn new(upstream: SocketAddr) -> Self {
         Self::with(upstream, GatewayLimits::default())
     }
 
@@ -94,6 +94,7 @@ impl Bench {
                 upstream: format!("http://{upstream}"),
                 secret: GrantedSecret::new(REAL),
             }],
+            git: Vec::new(),
         });
         Self {
             _directory: directory,
@@ -102,11 +103,11 @@ impl Bench {
         }
     }
 
-    fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         self._directory.path()
     }
 
-    async fn connect(&self, container: &str) -> UnixStream {
+    pub(super) async fn connect(&self, container: &str) -> UnixStream {
         let mut stream = socket::connect(&self.path().join(container), EGRESS_SOCKET_NAME)
             .await
             .unwrap();
@@ -118,7 +119,7 @@ impl Bench {
     }
 
     /// Sends bytes, with the placeholder for `KEY`, and reads until the connection ends.
-    async fn exchange_in(&self, container: &str, request: &str) -> String {
+    pub(super) async fn exchange_in(&self, container: &str, request: &str) -> String {
         let mut stream = self.connect(container).await;
         let request = request.replace("KEY", self.key.reveal());
         // A refused request may not be read to its end.
@@ -130,7 +131,7 @@ impl Bench {
         String::from_utf8_lossy(&reply).into_owned()
     }
 
-    async fn exchange(&self, request: &str) -> String {
+    pub(super) async fn exchange(&self, request: &str) -> String {
         self.exchange_in("one", request).await
     }
 
@@ -156,7 +157,7 @@ fn post(path: &str, body: &str) -> String {
     )
 }
 
-fn reply(stream: &mut TcpStream, head: &str, body: &str) {
+pub(super) fn reply(stream: &mut TcpStream, head: &str, body: &str) {
     let length = body.len();
     let _ = write!(
         stream,
@@ -235,6 +236,7 @@ async fn a_placeholder_is_refused_in_another_container_and_after_its_end() {
         session: "s".to_owned(),
         container: "one".to_owned(),
         grants: Vec::new(),
+        git: Vec::new(),
     });
     assert!(bench.exchange(&request).await.starts_with("HTTP/1.1 401"));
     assert!(requests.try_recv().is_err(), "nothing reached the provider");

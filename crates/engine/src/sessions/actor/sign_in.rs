@@ -48,7 +48,8 @@ impl SessionActor<'_> {
         }
         let model = self.chosen_model();
         let gateway = self.engine.gateway();
-        let replaced = gateway.replace_keys(&self.agent, model.as_deref(), sign_in)?;
+        let mut replaced = gateway.replace_keys(&self.agent, model.as_deref(), sign_in)?;
+        gateway.add_git_hosts(&self.project, &mut replaced)?;
         self.process.model_id.clone_from(&replaced.model_id);
         Ok(replaced)
     }

@@ -19,6 +19,7 @@ use uuid::Uuid;
 use super::{ActorError, SessionActor};
 use crate::containers::exec::default_environment;
 use crate::containers::process::{ProcessError, ProcessSpec};
+use crate::gateway::set_git_config;
 use crate::sessions::connection::{AgentConnection, MAX_AGENT_SPOOL_BYTES, ProcessEvent};
 use crate::sessions::live_agent::LiveAgent;
 use crate::sessions::redactor::Redactor;
@@ -177,6 +178,7 @@ impl SessionActor<'_> {
             env.insert(name.clone(), secret.reveal().to_owned());
         }
         env.extend(gateway.env);
+        set_git_config(&gateway.git, &mut env);
         sign_in.set_providers(&self.agent, &mut env)?;
         let mut argv = agents::command_line(settings, &self.agent);
         let mut input = Vec::new();

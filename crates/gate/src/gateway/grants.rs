@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::provider::Provider;
+use super::reservations::BudgetWaits;
 
 /// A secret on its way from the server to the gate. It is printed nowhere.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +50,9 @@ pub struct SessionGrants {
     /// The only container in which the placeholders work.
     pub container: String,
     pub grants: Vec<Grant>,
+    /// Whether the session's tree has a budget: then the server is asked before each call.
+    #[serde(default)]
+    pub budget: Option<BudgetWaits>,
 }
 
 /// A grant as requests find it.
@@ -57,6 +61,7 @@ pub(crate) struct GrantEntry {
     pub(crate) session: String,
     pub(crate) container: String,
     pub(crate) grant: Grant,
+    pub(crate) budget: Option<BudgetWaits>,
 }
 
 /// The grants of all sessions.
@@ -71,6 +76,7 @@ impl Grants {
             session,
             container,
             grants,
+            budget,
         } = changed;
         let mut all = self.by_placeholder.lock();
         all.retain(|_, entry| entry.session != session);
@@ -79,6 +85,7 @@ impl Grants {
                 session: session.clone(),
                 container: container.clone(),
                 grant,
+                budget,
             };
             all.insert(entry.grant.placeholder.clone(), Arc::new(entry));
         }
@@ -126,6 +133,7 @@ mod tests {
             session: session.to_owned(),
             container: container.to_owned(),
             grants: keys.iter().map(grant).collect(),
+            budget: None,
         }
     }
 

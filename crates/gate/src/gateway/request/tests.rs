@@ -24,6 +24,7 @@ fn grants(provider: Provider, upstream: &str) -> Grants {
             upstream: upstream.to_owned(),
             secret: GrantedSecret::new(REAL),
         }],
+        budget: None,
     });
     grants
 }

@@ -40,6 +40,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 pub use oubliette_test_harness_macros::{helper, test};
+pub use process::has_returned;
 
 #[doc(hidden)]
 pub use inventory;

@@ -20,6 +20,11 @@ const MAX_OUTPUT_BYTES: u64 = 1 << 20;
 /// example by `std::process::exit(0)`, is not taken for one that passed.
 const RETURNED_EXIT_CODE: u8 = 86;
 
+/// Whether this is the status of a process that was started with `--in-process` and the name of a test, and the test returned.
+pub fn has_returned(status: ExitStatus) -> bool {
+    status.code() == Some(RETURNED_EXIT_CODE.into())
+}
+
 static TEST_LIMIT: OnceLock<Duration> = OnceLock::new();
 
 /// The limit of the test that runs in this process.
@@ -96,9 +101,7 @@ fn wait(child: &mut Child, limit: Duration) -> Outcome {
     let deadline = Instant::now() + limit + CLEANUP_TIMEOUT.min(limit);
     loop {
         match child.try_wait() {
-            Ok(Some(status)) if status.code() == Some(RETURNED_EXIT_CODE.into()) => {
-                return Outcome::Passed;
-            }
+            Ok(Some(status)) if has_returned(status) => return Outcome::Passed,
             Ok(Some(status)) => return Outcome::Failed(describe(status)),
             Ok(None) if Instant::now() < deadline => std::thread::sleep(POLL_INTERVAL),
             Ok(None) => {

@@ -97,9 +97,10 @@ async fn protected_paths_hold_in_every_workspace(runtime: &str) {
     let server = server_with(runtime, "").await;
     let id = project(&server, runtime, json!({})).await;
     let admin = server.admin();
-    assert_protected(&server, &id, "default", runtime).await;
-    // Made while the container runs, and again after it was started anew.
+    // One that is made while the container runs, before the other is attacked; and both again after it was started anew.
+    exec(&admin, &id, "default", "true").await;
     assert_protected(&server, &id, "later", runtime).await;
+    assert_protected(&server, &id, "default", runtime).await;
     let stopped = admin.call("container_stop", json!({ "project_id": id }));
     assert_eq!(stopped.await.ok()["stopped"], true);
     for workspace in ["default", "later"] {

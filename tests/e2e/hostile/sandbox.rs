@@ -102,25 +102,34 @@ async fn the_keys_of_an_agent_cannot_be_read_by_other_processes(runtime: &str) {
         quote(found)
     );
     assert_eq!(admin.exec(&project, loops).await["exit_code"], 0);
+    // And by an agent, whose own keys are no secret from it.
+    let by_agent = format!(
+        "/sh env | grep -e ^OUBLIETTE_SESSION_KEY= -e ^OUBLIETTE_API_KEY= >own; \
+         setsid sh -c {} 3 >/dev/null 2>&1 &",
+        quote(found)
+    );
+    let session = admin.spawn(&project, &by_agent).await;
+    admin.turn(&session, 1).await;
     let workspace = server.workspace(&project);
     let rounds = |number: u32| -> u64 {
         let text = std::fs::read_to_string(workspace.join(format!("rounds-{number}")));
         text.map_or(0, |text| text.trim().parse().unwrap())
     };
-    wait_for_file(&workspace.join("rounds-1")).await;
-    wait_for_file(&workspace.join("rounds-2")).await;
+    for number in 1..=3 {
+        wait_for_file(&workspace.join(format!("rounds-{number}"))).await;
+    }
     for _ in 0..4 {
-        let before = [1, 2].map(rounds);
+        let before = [1, 2, 3].map(rounds);
         let more = json!({ "new_session": true });
         // The agent lives for at least three rounds of each loop.
-        let waits = "/sh for i in 1 2; do n=$(cat rounds-$i); until [ $(cat rounds-$i) -ge $((n+3)) ]; \
+        let waits = "/sh for i in 1 2 3; do n=$(cat rounds-$i); until [ $(cat rounds-$i) -ge $((n+3)) ]; \
                      do sleep 0.05; done; done";
         let prompt = format!("{waits}\n/tool oubliette_project_list");
         let session = admin.spawn_with(&project, &prompt, more).await;
         admin
             .follow(&session, |event| event["type"] == "completion")
             .await;
-        let after = [1, 2].map(rounds);
+        let after = [1, 2, 3].map(rounds);
         let is_scanned = before
             .iter()
             .zip(&after)
@@ -142,9 +151,12 @@ async fn the_keys_of_an_agent_cannot_be_read_by_other_processes(runtime: &str) {
     assert!(agents.lines().all(|line| line == "agent"), "{seen}");
     let found = std::fs::read_to_string(workspace.join("found")).unwrap_or_default();
     assert!(!found.is_empty(), "the loops find no key at all");
-    let mut found = found.lines();
+    let own = std::fs::read_to_string(workspace.join("own")).unwrap();
+    let mut foreign = found
+        .lines()
+        .filter(|line| own.lines().all(|own| own != *line));
     assert!(
-        found.all(|line| line == "OUBLIETTE_API_KEY=control"),
+        foreign.all(|line| line == "OUBLIETTE_API_KEY=control"),
         "keys were read"
     );
 }

@@ -8,6 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use oubliette_sandbox::{Bind, NetworkNamespace, ProtectedPath};
 use rustix::fs::{Gid, Uid};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount,
+};
+use rustix::thread::UnshareFlags;
 use serde_json::json;
 
 use crate::support::{Host, Sandbox, in_modes, init_binary, writable};
@@ -125,6 +129,54 @@ fn secrets_of_the_host_are_hidden_whenever_they_were_made(host: &Host) {
     host.assert_nothing_left();
 }
 in_modes!(secrets_of_the_host_are_hidden_whenever_they_were_made: root);
+
+/// A filesystem of its own at a new directory, in the mount namespace of this test.
+struct Submount {
+    path: PathBuf,
+}
+
+impl Submount {
+    fn new(dir: &str) -> Self {
+        let path = Path::new(dir).join(format!("oubliette-test-{}-mount", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        let options = std::ffi::CString::new("size=64k,mode=755").unwrap();
+        mount("tmpfs", &path, "tmpfs", MountFlags::empty(), &*options).unwrap();
+        for (name, mode) in [("secret", 0o600), ("public", 0o644)] {
+            fs::write(path.join(name), name).unwrap();
+            fs::set_permissions(path.join(name), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        Self { path }
+    }
+}
+
+impl Drop for Submount {
+    fn drop(&mut self) {
+        let _ = unmount(&self.path, UnmountFlags::DETACH);
+        let _ = fs::remove_dir(&self.path);
+    }
+}
+
+fn secrets_in_filesystems_below_shared_directories_are_hidden(host: &Host) {
+    // SAFETY: The table of descriptors stays shared; only mounts are unshared.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).unwrap();
+    let mounts: Vec<Submount> = ["/etc", "/opt", "/usr/local", "/usr/share"]
+        .map(Submount::new)
+        .into();
+    let sandbox = host.start("a");
+    for mount in &mounts[..3] {
+        let path = mount.path.display();
+        let read = sandbox.sh(&format!("cat {path}/secret 2>/dev/null"));
+        assert_eq!(read.stdout, "", "{path} is readable");
+    }
+    // Where files of everyone are shared, those of such a filesystem are too.
+    let path = mounts[3].path.display();
+    assert_eq!(sandbox.read(&format!("cat {path}/public")), "public");
+    sandbox.remove();
+    host.assert_nothing_left();
+}
+in_modes!(secrets_in_filesystems_below_shared_directories_are_hidden: root);
 
 fn programs_can_be_installed_beside_the_hosts(host: &Host) {
     let sandbox = host.start("a");

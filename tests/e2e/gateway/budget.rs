@@ -220,7 +220,10 @@ async fn a_held_call_is_forbidden_after_its_time_and_the_session_goes_on() {
     let session = bench.spawn(&script).await;
     let completion = bench.admin.turn(&session, 1).await;
     assert_eq!(completion["stop_reason"], "end_turn", "{completion}");
-    assert_eq!((bench.read("first"), bench.read("second")), ("200".into(), "403".into()));
+    assert_eq!(
+        (bench.read("first"), bench.read("second")),
+        ("200".into(), "403".into())
+    );
     assert!(bench.read("second.body").contains("max_cost_usd"));
     bench.admin.status(&session, "idle").await;
     assert_eq!(bench.answers(&session).await.len(), 1);
@@ -257,10 +260,14 @@ async fn a_call_that_is_larger_than_the_whole_budget_is_refused_at_once() {
     assert_eq!(completion["stop_reason"], "end_turn", "{completion}");
     assert_eq!(bench.read("first"), "403");
     let error = bench.read("first.body");
-    assert!(error.contains("0.2500 USD") && error.contains("0.2000 USD"), "{error}");
+    assert!(
+        error.contains("0.2500 USD") && error.contains("0.2000 USD"),
+        "{error}"
+    );
     assert!(bench.llm.requests().is_empty());
     let log = bench.admin.log(&session).await;
-    let is_logged = |event: &Value| event["type"] == "log" && event.to_string().contains("0.2500 USD");
+    let is_logged =
+        |event: &Value| event["type"] == "log" && event.to_string().contains("0.2500 USD");
     assert!(log.iter().any(is_logged), "{log:?}");
     assert!(bench.answers(&session).await.is_empty());
 }

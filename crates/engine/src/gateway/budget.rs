@@ -10,9 +10,9 @@ use oubliette_gate::gateway::{BudgetWaits, GatewaySender, Reservation};
 use oubliette_model::SessionId;
 use tokio::time::Instant;
 
+use super::Gateway;
 use super::ledger::{CallHold, HeldCall, Room};
 use super::prices::{cost_of, largest_output};
-use super::Gateway;
 use crate::Result;
 
 /// For a server that is away: one that is started again takes a few seconds.
@@ -43,9 +43,7 @@ impl Gateway<'_> {
         let Some(session) = store.session(session).await? else {
             return Ok(None);
         };
-        let used = store
-            .tree_usage(session.root_id, self.engine.now())
-            .await?;
+        let used = store.tree_usage(session.root_id, self.engine.now()).await?;
         let limit = match used.cost_limit {
             Some(limit) => limit,
             None => self.engine.sessions().tree_limits(&session).await?.cost_usd,
@@ -154,6 +152,10 @@ impl Gateway<'_> {
             }
             Room::Later | Room::Spent => {
                 let needs_more = room == Room::Spent;
+                let refused = needs_more.then(|| ledger.lock().refuse_again(id));
+                if let Some(reason) = refused.flatten() {
+                    return sender.refused(id, reason).await;
+                }
                 let asks_now = ledger.lock().keep_held(id, needs_more, Instant::now());
                 if !call.is_told {
                     sender.held(id).await?;
@@ -168,6 +170,12 @@ impl Gateway<'_> {
     pub(super) fn release(self, id: u64, end: u64) {
         let held = self.state().ledger.lock().release(id, end);
         if let Some(call) = held {
+            // Before that, the agent has gone.
+            if self.engine.now() >= call.until {
+                let seconds = self.engine.settings().sessions.budget_hold_seconds;
+                let reason = not_in_time(seconds);
+                self.state().ledger.lock().expire(call.session, &reason);
+            }
             self.wake_if(call.asks, call.session);
         } else if end == 0 {
             // It cost nothing.
@@ -213,6 +221,11 @@ impl Gateway<'_> {
         self.state().ledger.lock().take_note(session)
     }
 
+    /// Takes why the last call of a session was not sent, if none was sent since.
+    pub(crate) fn take_refusal(self, session: SessionId) -> Option<String> {
+        self.state().ledger.lock().take_refusal(session)
+    }
+
     /// The budget of a tree was raised.
     pub(crate) fn budget_raised(self, root: SessionId) {
         self.state().ledger.lock().decided(root, Instant::now());
@@ -225,6 +238,13 @@ impl Gateway<'_> {
         ledger.refuse_session(session, NOT_RAISED);
         self.state().reconsider.notify_one();
     }
+}
+
+fn not_in_time(seconds: u64) -> String {
+    format!(
+        "the call was not sent: the budget of this tree of sessions (`max_cost_usd`) has no room for it, and was not \
+         raised within {seconds} seconds"
+    )
 }
 
 fn too_large(call: &HeldCall, limit_usd: f64) -> String {

@@ -93,6 +93,8 @@ pub(super) struct Ledger {
     /// Calls that are not sent, which the gate has to know.
     refused: Vec<(u64, String)>,
     went_on: BTreeSet<SessionId>,
+    /// Why the last calls of sessions were not sent, until others are, the budget is raised, or another turn starts.
+    refusals: BTreeMap<SessionId, String>,
     /// What the logs of sessions have to say.
     notes: BTreeMap<SessionId, String>,
 }
@@ -101,8 +103,10 @@ impl Ledger {
     /// Another gate, or the same one again, says which calls are open.
     pub(super) fn begin(&mut self, open: impl Iterator<Item = (u64, SessionId, f64)>) {
         let notes = std::mem::take(&mut self.notes);
+        let refusals = std::mem::take(&mut self.refusals);
         *self = Self {
             notes,
+            refusals,
             ..Self::default()
         };
         for (id, root, cost_usd) in open {
@@ -144,26 +148,32 @@ impl Ledger {
             cost_usd: call.cost_usd,
         };
         self.reserved.insert(id, reserved);
+        self.refusals.remove(&call.session);
         if call.asks {
             self.went_on.insert(call.session);
         }
         Some(call)
     }
 
-    /// A call goes on waiting. Returns whether its session asks for a higher budget only now.
+    /// A call goes on waiting. Returns whether its session asks for a higher budget only now; one whose calls were
+    /// refused in this turn does not ask again.
     pub(super) fn keep_held(&mut self, id: u64, needs_more: bool, now: Instant) -> bool {
         let Some(call) = self.held.get_mut(&id) else {
             return false;
         };
         call.is_told = true;
         let asked = call.asks;
-        call.asks |= needs_more || now.duration_since(call.since) >= ASK_DELAY;
+        let may_ask = !self.refusals.contains_key(&call.session);
+        let has_waited = now.duration_since(call.since) >= ASK_DELAY;
+        call.asks |= may_ask && (needs_more || has_waited);
         call.asks && !asked
     }
 
     /// When the next call asks for a higher budget.
     pub(super) fn next_ask(&self) -> Option<Instant> {
+        let may_ask = |call: &&HeldCall| !self.refusals.contains_key(&call.session);
         let silent = self.held.values().filter(|call| !call.asks);
+        let silent = silent.filter(may_ask);
         silent.map(|call| call.since + ASK_DELAY).min()
     }
 
@@ -196,11 +206,26 @@ impl Ledger {
         for (id, _) in self.held.extract_if(.., |_, call| is_own(call)) {
             self.refused.push((id, reason.to_owned()));
         }
+        self.refusals.insert(session, reason.to_owned());
+    }
+
+    /// The gate has refused a call that waited too long.
+    pub(super) fn expire(&mut self, session: SessionId, reason: &str) {
+        self.refusals.insert(session, reason.to_owned());
+    }
+
+    /// A call is not sent, because others of its turn were not sent.
+    pub(super) fn refuse_again(&mut self, id: u64) -> Option<String> {
+        let session = self.held.get(&id)?.session;
+        let reason = self.refusals.get(&session)?.clone();
+        self.held.remove(&id);
+        Some(reason)
     }
 
     /// A call is not sent, whatever happens. Its session's log says why.
     pub(super) fn refuse(&mut self, id: u64, reason: &str) -> Option<HeldCall> {
         let call = self.held.remove(&id)?;
+        self.refusals.insert(call.session, reason.to_owned());
         self.notes.insert(call.session, reason.to_owned());
         Some(call)
     }
@@ -213,7 +238,13 @@ impl Ledger {
     pub(super) fn decided(&mut self, root: SessionId, now: Instant) {
         for call in self.held.values_mut().filter(|call| call.root == root) {
             (call.asks, call.since) = (false, now);
+            self.refusals.remove(&call.session);
         }
+    }
+
+    /// Takes why the last call of a session was not sent.
+    pub(super) fn take_refusal(&mut self, session: SessionId) -> Option<String> {
+        self.refusals.remove(&session)
     }
 
     pub(super) fn hold_of(&mut self, session: SessionId) -> CallHold {

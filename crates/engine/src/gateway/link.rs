@@ -86,7 +86,6 @@ impl Engine {
 }
 
 impl Gateway<'_> {
-
     /// Brings the gate up to date, and passes changes on until it ends.
     async fn serve_link(
         self,

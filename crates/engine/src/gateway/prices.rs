@@ -15,11 +15,8 @@ const CACHE_WRITE_FACTOR: f64 = 1.25;
 const CACHE_WRITE_HOUR_FACTOR: f64 = 2.0;
 
 /// What an answer has at most if neither the request nor the configuration says, for models of these prefixes,
-const LARGEST_OUTPUTS: &[(&str, u64)] = &[
-    ("gemini-", 65_536),
-    ("gpt-4.1", 32_768),
-    ("gpt-4o", 16_384),
-];
+const LARGEST_OUTPUTS: &[(&str, u64)] =
+    &[("gemini-", 65_536), ("gpt-4.1", 32_768), ("gpt-4o", 16_384)];
 /// for the other models whose price is known,
 const LARGEST_OUTPUT_TOKENS: u64 = 128_000;
 /// and for unknown ones, whatever the request says. At the ceiling price that is as much money as the largest answer of
@@ -173,7 +170,9 @@ pub(super) fn largest_output(
         Some(price) => price.max_output_tokens.unwrap_or(LARGEST_OUTPUT_TOKENS),
         None if ModelPrice::find(model).is_none() => {
             let unlimited = unlimited_answers.saturating_mul(LARGEST_UNKNOWN_OUTPUT_TOKENS);
-            return named.min(LARGEST_UNKNOWN_OUTPUT_TOKENS).saturating_add(unlimited);
+            return named
+                .min(LARGEST_UNKNOWN_OUTPUT_TOKENS)
+                .saturating_add(unlimited);
         }
         None => {
             let name = model.rsplit('/').next().unwrap_or(model);

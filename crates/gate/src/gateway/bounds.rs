@@ -116,7 +116,9 @@ impl Input {
             Value::Object(fields) => {
                 self.add_cache(fields.get("cache_control"));
                 let kinds = ["media_type", "mimeType", "mime_type"];
-                let mut kinds = kinds.into_iter().filter_map(|name| fields.get(name)?.as_str());
+                let mut kinds = kinds
+                    .into_iter()
+                    .filter_map(|name| fields.get(name)?.as_str());
                 let is_image = kinds.any(|kind| kind.starts_with("image/"));
                 for (name, value) in fields {
                     match value.as_str() {
@@ -183,8 +185,10 @@ mod tests {
         let bytes = plain.to_string().len() as u64;
         assert_eq!(read(Api::Chat, &plain).tokens.input, bytes.div_ceil(2));
         let data = "A".repeat(1 << 20);
-        let anthropic = json!({ "messages": [{ "source": { "media_type": "image/png", "data": data } }] });
-        let gemini = json!({ "contents": [{ "inlineData": { "mimeType": "image/png", "data": data } }] });
+        let anthropic =
+            json!({ "messages": [{ "source": { "media_type": "image/png", "data": data } }] });
+        let gemini =
+            json!({ "contents": [{ "inlineData": { "mimeType": "image/png", "data": data } }] });
         let url = format!("data:image/png;base64,{data}");
         let openai = json!({ "messages": [{ "image_url": { "url": url } }] });
         for (api, request) in [
@@ -201,7 +205,8 @@ mod tests {
 
     #[test]
     fn what_goes_into_a_cache_costs_more() {
-        let block = |control: Value| json!({ "system": [{ "text": "x", "cache_control": control }] });
+        let block =
+            |control: Value| json!({ "system": [{ "text": "x", "cache_control": control }] });
         let short = read(Api::Messages, &block(json!({ "type": "ephemeral" }))).tokens;
         assert!(short.input == 0 && short.cache_write > 0 && short.cache_write_hour == 0);
         let long = read(Api::Messages, &block(json!({ "ttl": "1h" }))).tokens;

@@ -244,6 +244,9 @@ mod tests {
         let path = directory.path().join(FILE_NAME);
         let length = usize::try_from(fs::metadata(&path).unwrap().len()).unwrap();
         assert!(length < 2 * MAX_FILE_BYTES, "{length}");
-        assert_eq!(read(&path).unwrap().into_keys().collect::<Vec<_>>(), ["first"]);
+        assert_eq!(
+            read(&path).unwrap().into_keys().collect::<Vec<_>>(),
+            ["first"]
+        );
     }
 }

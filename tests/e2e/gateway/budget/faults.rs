@@ -22,7 +22,11 @@ async fn a_server_that_is_started_again_knows_what_open_calls_could_cost() {
     bench.server.start_again();
     bench.admin = bench.server.admin();
     bench.budget_request(&session).await;
-    assert_eq!(bench.llm.requests().len(), 1, "the open call is still counted");
+    assert_eq!(
+        bench.llm.requests().len(),
+        1,
+        "the open call is still counted"
+    );
     // Killed once more, while the call is held.
     bench.server.kill();
     bench.server.start_again();

@@ -93,6 +93,32 @@ fn a_refused_call_is_not_granted_any_more() {
     assert_eq!(ledger.take_note(root).as_deref(), Some("too large"));
 }
 
+#[test]
+fn after_a_refusal_the_turn_asks_no_more_until_a_call_is_sent_or_the_budget_raised() {
+    let root = session(1);
+    let now = Instant::now();
+    let mut ledger = Ledger::default();
+    ledger.set_known(true);
+    ledger.hold(1, call(root, root, 1.0));
+    ledger.keep_held(1, true, now);
+    ledger.refuse_session(root, "no");
+    ledger.hold(2, call(root, root, 1.0));
+    assert_eq!(ledger.refuse_again(2).as_deref(), Some("no"));
+    // One that only waits for others goes on waiting, and asks nobody.
+    ledger.hold(3, call(root, root, 1.0));
+    assert!(!ledger.keep_held(3, false, now + ASK_DELAY));
+    assert_eq!(ledger.next_ask(), None);
+    ledger.decided(root, now);
+    assert_eq!(ledger.refuse_again(3), None);
+    assert!(ledger.keep_held(3, true, now));
+    ledger.expire(root, "late");
+    assert!(ledger.grant(3).is_some());
+    assert_eq!(ledger.take_refusal(root), None, "a call was sent since");
+    ledger.expire(root, "late");
+    assert_eq!(ledger.take_refusal(root).as_deref(), Some("late"));
+    assert_eq!(ledger.take_refusal(root), None);
+}
+
 proptest! {
     /// Calls that cost at most what was reserved never cost more than the budget, in whatever order they begin,
     /// end and are counted.

@@ -283,6 +283,20 @@ impl SessionActor<'_> {
         ))
     }
 
+    /// What a turn ends with. If it failed because its last call had no room in the budget, it says so: agents name
+    /// other reasons for a request that was forbidden.
+    pub(super) fn explained_by_budget(
+        &self,
+        stop_reason: StopReason,
+        error: Option<String>,
+    ) -> (StopReason, Option<String>) {
+        let refusal = self.engine.gateway().take_refusal(self.session.id);
+        match refusal.filter(|_| stop_reason == StopReason::Error) {
+            Some(reason) => (StopReason::Limit, Some(reason)),
+            None => (stop_reason, error),
+        }
+    }
+
     /// The limit of the tree after an `allow` that names none: the project's limit once more.
     async fn raised_limit(&self, used: &TreeUsage) -> Result<f64, ActorError> {
         let increase = self.root_cost_limit().await?.max(MIN_BUDGET_INCREASE_USD);

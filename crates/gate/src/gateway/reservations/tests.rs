@@ -187,7 +187,9 @@ async fn a_session_has_a_bounded_number_of_waiting_calls() {
     let refusal = reservations.reserve(&own, &call(10)).await.unwrap_err();
     assert_eq!(refusal.status, StatusCode::FORBIDDEN);
     let other = grant("t", Some(LONG));
-    let (_large, _) = reservations.ask(&other, &call(MAX_WAITING_BYTES + 1)).unwrap();
+    let (_large, _) = reservations
+        .ask(&other, &call(MAX_WAITING_BYTES + 1))
+        .unwrap();
     assert!(reservations.ask(&other, &call(1)).is_none());
     waiting.pop();
     assert!(reservations.ask(&own, &call(10)).is_some());

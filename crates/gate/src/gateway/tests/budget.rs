@@ -37,7 +37,11 @@ async fn decide(bench: &Bench, link: &mut ServerLink, decision: Decision) {
         panic!("no call was asked for");
     };
     let tokens = Some(asked.tokens).filter(|_| decision == Decision::Granted);
-    bench.gate.gateway.reservations.decide(asked.id, decision, tokens);
+    bench
+        .gate
+        .gateway
+        .reservations
+        .decide(asked.id, decision, tokens);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -94,7 +98,10 @@ async fn a_call_is_released_with_the_offset_of_its_charge() {
     };
     let directory = bench.path().join("test").join(CHARGES_DIR);
     let (charges, read) = read_charges(&directory, 0).unwrap();
-    assert!(charges.len() == 1 && charges[0].call.is_some(), "{charges:?}");
+    assert!(
+        charges.len() == 1 && charges[0].call.is_some(),
+        "{charges:?}"
+    );
     assert_eq!(end, read, "it is free when its charge is counted");
 }
 

@@ -201,12 +201,12 @@ async fn measure_calls(
             baseline.add(direct);
         }
         for ((_, container), measured) in containers.iter().zip(&mut measured) {
-            let times = container.run(&EgressLoad::Calls {
+            let load = EgressLoad::Calls {
                 address: GATEWAY.to_owned(),
                 request: request("/anthropic", "/v1/messages", &container.key),
                 count,
-            });
-            let times = times.await;
+            };
+            let times = container.run(&load).await;
             if round > 0 {
                 measured.add(times);
             }

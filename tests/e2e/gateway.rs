@@ -5,6 +5,7 @@ mod agents;
 mod budget;
 mod faults;
 mod keys;
+mod kills;
 mod metering;
 
 use std::io::{Read, Seek, SeekFrom, Write};

@@ -1,5 +1,6 @@
 //! Hard budgets: no call is sent that could cost more than is left of `max_cost_usd`.
 
+mod agents;
 mod faults;
 
 use std::time::Duration;

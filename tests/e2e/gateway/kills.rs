@@ -33,7 +33,8 @@ impl Work {
         // Trees with a budget, so that calls have reservations, and enough of it.
         let budget = json!({ "max_cost_usd": 100_000.0 });
         let project = agent_project(admin, agent, llm, &key, budget).await;
-        let session = admin.spawn(&project, &prompt(1)).await;
+        // An agent that is being started when its server is killed is started again, which is no matter here.
+        let session = admin.spawn(&project, "say Ready.").await;
         Self {
             agent,
             key,
@@ -60,7 +61,8 @@ impl Work {
                 "{agent}: {completion}"
             );
             let text = completion["text"].as_str().unwrap();
-            for word in words(turn) {
+            let spoken = if turn == 1 { Vec::new() } else { words(turn) };
+            for word in spoken {
                 let count = text.matches(word.as_str()).count();
                 assert_eq!(count, 1, "{agent}: {word} in {text}");
             }
@@ -148,6 +150,10 @@ async fn kills_of_the_server_in_streams_of_all_agents_fail_no_turn_and_lose_or_d
     let mut work = Vec::new();
     for agent in agents::KNOWN {
         work.push(Work::start(&admin, &llm, agent).await);
+    }
+    for one in &mut work {
+        admin.turn(&one.session, 1).await;
+        one.go_on(&admin).await;
     }
     let kills = kill_in_streams(&mut server, &llm, &mut work, wanted).await;
     assert!(kills >= wanted, "{kills}");

@@ -219,15 +219,10 @@ impl SessionActor<'_> {
         Some(increase(total, self.session.usage))
     }
 
-    /// The cost limit of each tree in the project of the root. A child can be in another project,
-    /// which its agent may have created with a higher limit.
+    /// The cost limit of each tree in the project of the root, as it is now: `project_update` changes it while agents
+    /// run. A child can be in another project, which its agent may have created with a higher limit.
     async fn root_cost_limit(&self) -> Result<f64, ActorError> {
-        let sessions = self.engine.sessions();
-        let limits = if self.session.root_id == self.session.id {
-            sessions.project_tree_limits(&self.project)
-        } else {
-            sessions.tree_limits(&self.session).await?
-        };
+        let limits = self.engine.sessions().tree_limits(&self.session).await?;
         Ok(limits.cost_usd)
     }
 

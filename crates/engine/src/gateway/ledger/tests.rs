@@ -104,7 +104,7 @@ fn after_a_refusal_the_turn_asks_no_more_until_a_call_is_sent_or_the_budget_rais
     ledger.refuse_session(root, "no");
     ledger.hold(2, call(root, root, 1.0));
     assert_eq!(ledger.refuse_again(2).as_deref(), Some("no"));
-    // One that only waits for others goes on waiting, and asks nobody.
+    // One that only waits for others goes on waiting, and does not ask.
     ledger.hold(3, call(root, root, 1.0));
     assert!(!ledger.keep_held(3, false, now + ASK_DELAY));
     assert_eq!(ledger.next_ask(), None);

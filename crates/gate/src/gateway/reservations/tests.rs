@@ -69,7 +69,7 @@ fn tokens(output: u64) -> TokenCounts {
 }
 
 #[tokio::test]
-async fn a_session_without_a_budget_asks_nobody() {
+async fn a_session_without_a_budget_does_not_ask() {
     let (_directory, reservations) = reservations();
     let mut link = reservations.connect_server();
     let (own, call) = (grant("s", None), call(10));

@@ -17,6 +17,7 @@ mod client;
 mod connection;
 mod cpu;
 pub mod echo;
+pub mod egress;
 mod projects;
 pub mod statistics;
 pub mod table;

@@ -2,9 +2,11 @@
 //! is in a container.
 
 mod agents;
+mod budget;
 mod faults;
 mod git;
 mod keys;
+mod kills;
 mod metering;
 
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -18,6 +20,8 @@ use crate::credentials::scripted_server;
 
 /// The real key; no other test has it.
 const KEY: &str = "sk-canary-0123456789abcdef";
+/// Trees without a budget: their calls do not need the server.
+const NO_BUDGET: &str = "[limits]\nmax_cost_usd = 1000000.0\n";
 /// Sends a message to the model with what the agent was given.
 const ASK: &str = r#"curl -sS -m 60 "$ANTHROPIC_BASE_URL/v1/messages" -H "x-api-key: $ANTHROPIC_API_KEY" \
     -H 'content-type: application/json' -w ' status %{http_code}' \

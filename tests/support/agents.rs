@@ -175,13 +175,18 @@ fn allow_model(llm: &Llm) -> String {
 
 /// A server whose containers have an agent that knows nothing of the model of these tests.
 pub fn server_without_setup(name: &str) -> (Server, Llm) {
-    directory(name);
+    server_without_setups(&[name], "")
+}
+
+/// The same with several agents, and more settings.
+pub fn server_without_setups(names: &[&str], settings: &str) -> (Server, Llm) {
     let llm = Llm::start();
-    let config = format!(
-        "runtime = \"sandbox\"\n{}{}",
-        Setup::default().section(name),
-        allow_model(&llm)
-    );
+    let mut config = format!("runtime = \"sandbox\"\n{settings}");
+    for name in names {
+        directory(name);
+        config += &Setup::default().section(name);
+    }
+    config += &allow_model(&llm);
     let server = Server::start_with(ServerOptions {
         config,
         ..ServerOptions::default()

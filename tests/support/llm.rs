@@ -37,6 +37,8 @@ const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 /// Far longer than an agent takes to ask its model.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How long an answer lasts that is slow.
+const SLOW_DURATION: Duration = Duration::from_secs(4);
 /// How long an answer lasts that is cut.
 const CUT_DELAY: Duration = Duration::from_millis(50);
 
@@ -89,8 +91,34 @@ struct Recorded {
     failing: Mutex<Option<u16>>,
     /// How many requests have failed, by the message that made them fail.
     failed: Mutex<HashMap<String, usize>>,
+    /// How many slow answers are on their way, by the keys of their requests.
+    streaming: Mutex<HashMap<String, usize>>,
     /// Changes when answers that `hold` delays may continue.
     released: watch::Sender<()>,
+}
+
+/// A slow answer that is on its way.
+struct Streaming {
+    recorded: Arc<Recorded>,
+    key: String,
+}
+
+impl Streaming {
+    fn start(recorded: Arc<Recorded>, key: String) -> Self {
+        let mut streaming = recorded.streaming.lock().unwrap();
+        *streaming.entry(key.clone()).or_default() += 1;
+        drop(streaming);
+        Self { recorded, key }
+    }
+}
+
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        let mut streaming = self.recorded.streaming.lock().unwrap();
+        if let Some(count) = streaming.get_mut(&self.key) {
+            *count -= 1;
+        }
+    }
 }
 
 impl Llm {
@@ -147,6 +175,12 @@ impl Llm {
     /// Lets every answer continue that a `hold` delays now.
     pub fn release(&self) {
         self.recorded.released.send_replace(());
+    }
+
+    /// Whether a slow answer to a request with this key is on its way.
+    pub fn is_streaming(&self, key: &str) -> bool {
+        let streaming = self.recorded.streaming.lock().unwrap();
+        streaming.get(key).is_some_and(|count| *count > 0)
     }
 
     /// Answers every request with this error from now on, or none.
@@ -299,6 +333,10 @@ async fn handle_request(
     if !streamed && reply.pause.is_none_or(|pause| pause == Pause::Hold) {
         return json_body(&wire.whole);
     }
+    if reply.pause == Some(Pause::Slow) {
+        let streaming = Streaming::start(recorded.clone(), key_of(&headers));
+        return slow_response(events, streaming);
+    }
     let rest = match reply.pause {
         Some(_) => events.split_off(wire.opening),
         None => Vec::new(),
@@ -313,7 +351,7 @@ async fn handle_request(
                 tokio::time::sleep(CUT_DELAY).await;
                 return stream::iter(vec![Err(ErrorKind::ConnectionReset)]);
             }
-            Some(Pause::Silence) | None => {}
+            Some(Pause::Silence | Pause::Slow) | None => {}
         }
         stream::iter(rest.into_iter().map(Ok).collect::<Vec<_>>())
     });
@@ -321,6 +359,20 @@ async fn handle_request(
     let stream = stream.map(|piece| piece.map_err(io::Error::from));
     let kind = [(header::CONTENT_TYPE, "text/event-stream")];
     (kind, Body::from_stream(stream)).into_response()
+}
+
+/// Sends events over some seconds, at random moments of which a test does something.
+fn slow_response(events: Vec<String>, streaming: Streaming) -> Response {
+    let delay = SLOW_DURATION / u32::try_from(events.len().max(1)).unwrap();
+    let events = stream::iter(events).then(move |event| {
+        let _is_streaming = &streaming;
+        async move {
+            tokio::time::sleep(delay).await;
+            Ok::<_, io::Error>(event)
+        }
+    });
+    let kind = [(header::CONTENT_TYPE, "text/event-stream")];
+    (kind, Body::from_stream(events)).into_response()
 }
 
 /// The model that a request names, in its body or its path.

@@ -120,6 +120,7 @@ impl Engine {
         engine.spawn_until_stopping(|engine| async move { engine.run_maintenance().await });
         engine.spawn_until_stopping(|engine| async move { engine.run_gate_link().await });
         engine.spawn_until_stopping(|engine| async move { engine.run_gateway_link().await });
+        engine.spawn_until_stopping(|engine| async move { engine.run_charge_counter().await });
         Ok(engine)
     }
 

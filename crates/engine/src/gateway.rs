@@ -4,8 +4,10 @@
 //! The engine tells the gate what the placeholders of each running agent stand for. It never stores a placeholder:
 //! the store has hashes, with which the next server finds out what a gate that was started again needs.
 
+mod budget;
 mod charges;
 mod git;
+mod ledger;
 mod link;
 mod prices;
 
@@ -21,11 +23,13 @@ use oubliette_store::Session;
 use oubliette_wire::{FileFormat, HomeFile};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::credentials::SignIn;
 use crate::{Engine, EngineError, Result};
 pub(crate) use git::{GitHost, set_git_config};
+use ledger::Ledger;
+pub(crate) use ledger::{CallHold, HeldCall};
 use link::Change;
 
 /// For the gate to take what an agent is granted.
@@ -58,6 +62,11 @@ pub(crate) struct GatewayState {
     changes_receiver: Mutex<Option<mpsc::Receiver<Change>>>,
     /// Held while charges are counted.
     counting: tokio::sync::Mutex<()>,
+    /// Notified when the journal of charges has grown.
+    charged: Notify,
+    ledger: Mutex<Ledger>,
+    /// Notified when calls that are held may have room now, or were refused.
+    reconsider: Notify,
 }
 
 impl Default for GatewayState {
@@ -68,6 +77,9 @@ impl Default for GatewayState {
             changes,
             changes_receiver: Mutex::new(Some(receiver)),
             counting: tokio::sync::Mutex::default(),
+            charged: Notify::new(),
+            ledger: Mutex::default(),
+            reconsider: Notify::new(),
         }
     }
 }
@@ -226,6 +238,7 @@ impl Gateway<'_> {
         for session in sessions {
             self.notify(session);
         }
+        self.state().reconsider.notify_one();
     }
 
     fn insert(self, session: &Session, container: &ContainerId, placeholders: Vec<Placeholder>) {
@@ -265,6 +278,7 @@ impl Gateway<'_> {
             container: String::new(),
             grants: Vec::new(),
             git: Vec::new(),
+            budget: None,
         };
         let Some(live) = live else {
             return Ok(granted);
@@ -293,6 +307,7 @@ impl Gateway<'_> {
             })
         });
         granted.grants = grants.collect();
+        granted.budget = self.budget_waits(session).await?;
         Ok(granted)
     }
 }

@@ -151,6 +151,9 @@ pub struct SessionSettings {
     pub cancel_seconds: u64,
     /// Seconds after which a permission request that has no answer is denied.
     pub permission_seconds: u64,
+    /// Seconds that a call of a model waits for a higher budget, or for others to cost less than they could, before it
+    /// is refused.
+    pub budget_hold_seconds: u64,
     /// The maximum number of child sessions that one tree starts per minute.
     pub spawns_per_minute: u32,
     /// Days that events are kept.
@@ -170,6 +173,7 @@ impl Default for SessionSettings {
             stalled_seconds: 600,
             cancel_seconds: 10,
             permission_seconds: 600,
+            budget_hold_seconds: 120,
             spawns_per_minute: 10,
             keep_days: 90,
             keep_events: 100_000,
@@ -251,6 +255,8 @@ pub struct Price {
     pub input_usd: f64,
     pub output_usd: f64,
     pub cached_usd: f64,
+    /// The most tokens (128000) of an answer, for requests that name no maximum.
+    pub max_output_tokens: Option<u64>,
 }
 
 /// `[limits]`: the limits of projects that do not set their own.

@@ -7,6 +7,7 @@
 //! no other.
 
 mod body;
+mod bounds;
 mod call;
 mod charges;
 mod connector;
@@ -15,9 +16,11 @@ mod grants;
 pub(crate) mod link;
 mod link_client;
 mod meter;
+mod open_calls;
 mod protocol;
 mod provider;
 mod request;
+mod reservations;
 mod serve;
 mod settlement;
 #[cfg(test)]
@@ -43,12 +46,14 @@ pub use link_client::{GatewayLink, GatewayReceiver, GatewaySender};
 pub use meter::TokenCounts;
 pub use protocol::ToServer;
 pub use provider::Provider;
+pub use reservations::{BudgetWaits, Reservation};
 pub(crate) use serve::serve;
 
 use body::BodyLimits;
 use charges::ChargeJournal;
 use connector::Connector;
 use grants::Grants;
+use reservations::Reservations;
 
 use crate::resolver::Resolver;
 
@@ -100,6 +105,7 @@ pub(crate) struct Gateway {
     pub(crate) id: String,
     pub(crate) grants: Grants,
     charges: ChargeJournal,
+    pub(crate) reservations: Reservations,
     client: Client<Connector, RequestBody>,
     buffered: Arc<Semaphore>,
     limits: GatewayLimits,
@@ -128,10 +134,14 @@ impl Gateway {
             .http1_max_headers(MAX_HEADERS)
             .build(Connector::new(resolver)?);
         let started = jiff::Timestamp::now().as_nanosecond();
+        let id = format!("{}-{started}", std::process::id());
+        let directory = data_dir.join(CHARGES_DIR);
         Ok(Self {
-            id: format!("{}-{started}", std::process::id()),
             grants: Grants::default(),
-            charges: ChargeJournal::start(&data_dir.join(CHARGES_DIR))?,
+            // First: it charges what an earlier gate has left open.
+            charges: ChargeJournal::start(&directory)?,
+            reservations: Reservations::new(&id, &directory)?,
+            id,
             client,
             buffered: Arc::new(Semaphore::new(MAX_BUFFERED_KIB)),
             limits,

@@ -29,6 +29,8 @@ const LOCK_NAME: &str = "gate.lock";
 /// For a gate that is ending to release the lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(15);
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(10);
+/// For the calls of models that are open when the gate ends.
+const CALLS_TIMEOUT: Duration = Duration::from_secs(3);
 /// Without a container, the gate ends after this time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Servers and commands that are connected.
@@ -91,6 +93,9 @@ async fn serve(data_dir: &Path, limits: Limits) -> io::Result<()> {
     }
     gate.stopping.cancel();
     gate.keep(&[]);
+    // What calls that were cut have cost is written; the next gate would charge them with all they could cost.
+    let ending = gate.gateway.reservations.until_none_is_open();
+    let _ = tokio::time::timeout(CALLS_TIMEOUT, ending).await;
     // While the lock is held: the socket of the next gate is not removed.
     let _ = std::fs::remove_file(run_dir.join(CONTROL_SOCKET_NAME));
     Ok(())

@@ -5,19 +5,19 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use support::eventually;
 
-use super::{ASK, KEY, keys_of, run, run_again, start};
+use super::{ASK, KEY, NO_BUDGET, keys_of, run, run_again, start, start_with};
 use crate::network::gate_pid;
 
 const WAIT: Duration = Duration::from_secs(60);
 
-fn kill_gate(server: &support::Server) {
+pub(super) fn kill_gate(server: &support::Server) {
     let pid = gate_pid(server.home()).unwrap();
     kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
 }
 
 #[test(needs(sandbox), limit = 240)]
 async fn a_killed_server_costs_no_stream_and_no_request() {
-    let (mut server, llm, admin, project) = start().await;
+    let (mut server, llm, admin, project) = start_with(NO_BUDGET).await;
     // One answer is held while the server dies, and one request is made without a server.
     let held = ASK.replace("say hello", "say hello\\nhold");
     let script = format!(

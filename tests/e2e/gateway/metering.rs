@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use support::llm::{INPUT_TOKENS, OUTPUT_TOKENS};
 use support::{Modern, Server, eventually};
 
-use super::{ASK, run, run_again, start, start_with};
+use super::{ASK, NO_BUDGET, run, run_again, start, start_with};
 
 const WAIT: Duration = Duration::from_secs(60);
 const PRICES: &str = "[models.claude-x]\ninput_usd = 1000.0\noutput_usd = 2000.0\n";
@@ -61,11 +61,13 @@ async fn the_cost_of_an_unknown_model_is_unknown_and_counts_against_the_budget()
     let (server, _llm, admin, _) = start().await;
     let made = json!({
         "name": "small", "agent": "claude", "network": "policy", "credential_refs": ["work"],
-        "max_cost_usd": 0.001,
+        "max_cost_usd": 0.015,
     });
     let made = admin.call("project_create", made).await;
     let project = made.ok()["project_id"].as_str().unwrap().to_owned();
-    std::fs::write(server.workspace(&project).join("do.sh"), ASK).unwrap();
+    // The first call has room, the second one has not.
+    let script = format!("{ASK}; {ASK}");
+    std::fs::write(server.workspace(&project).join("do.sh"), script).unwrap();
     let session = admin.spawn(&project, "go").await;
     let waiting = admin.status(&session, "waiting").await;
     assert_eq!(waiting["waiting_for"]["kind"], "budget", "{waiting}");
@@ -89,7 +91,8 @@ const KILLS: usize = 3;
 
 #[test(needs(sandbox), limit = 300)]
 async fn a_killed_server_loses_no_charge_and_counts_none_twice() {
-    let (mut server, llm, admin, project) = start_with(PRICES).await;
+    let settings = format!("{NO_BUDGET}{PRICES}");
+    let (mut server, llm, admin, project) = start_with(&settings).await;
     let script = format!(
         "i=0; while [ ! -e stop ]; do {ASK} > /dev/null; i=$((i+1)); echo $i > count; sleep 0.05; done"
     );

@@ -9,7 +9,8 @@
 //! - `say TEXT` answers with the text;
 //! - `think TEXT` is a thought before it;
 //! - `stall` never ends the answer that it is in, and `hold` ends it when the test lets it;
-//!   `cut` breaks the connection in it, and `silence` does not even begin one;
+//!   `cut` breaks the connection in it, and `silence` does not even begin one; `slow` sends its pieces
+//!   over some seconds;
 //! - `fail STATUS` is an HTTP error for every request, also for one for a title, `fail STATUS N` one for
 //!   the first N steps.
 //!
@@ -69,6 +70,7 @@ pub(super) enum Pause {
     Hold,
     Cut,
     Silence,
+    Slow,
 }
 
 #[derive(Debug)]
@@ -299,6 +301,7 @@ fn read(line: &str) -> Option<Line> {
         "hold" => Some(Line::Pause(Pause::Hold)),
         "cut" => Some(Line::Pause(Pause::Cut)),
         "silence" => Some(Line::Pause(Pause::Silence)),
+        "slow" => Some(Line::Pause(Pause::Slow)),
         _ => None,
     }
 }

@@ -25,11 +25,13 @@ impl Gateway<'_> {
             let reading = tokio::task::spawn_blocking(move || read_charges(&path, after));
             let (charges, read) = reading.await.map_err(EngineError::fault)??;
             if read == after {
+                self.free_counted(after);
                 return Ok(());
             }
             let charges = self.price(charges);
             let now = self.engine.now();
             let charged = store.add_charges(charges, after, read, now).await?;
+            self.free_counted(read);
             for one in charged {
                 let subscriptions = self.engine.sessions().subscriptions();
                 subscriptions.notify_log(one.session, one.root_id);

@@ -1,4 +1,4 @@
-//! The task that tells the gate what placeholders stand for.
+//! The task that tells the gate what placeholders stand for, and which calls have room in their budget.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,10 +7,12 @@ use std::time::Duration;
 use oubliette_gate::gateway::{GatewayLink, ToServer};
 use oubliette_model::SessionId;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use super::Gateway;
 use crate::Engine;
 
+const COUNT_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -37,7 +39,7 @@ impl Engine {
             return;
         };
         // What an earlier server did not read.
-        self.gateway().count_charges_or_warn().await;
+        self.parts.gateway.charged.notify_one();
         let mut waiting = Waiting::default();
         let mut interval = MIN_RETRY_INTERVAL;
         loop {
@@ -51,9 +53,10 @@ impl Engine {
             let ended = match connected {
                 Ok(link) => {
                     interval = MIN_RETRY_INTERVAL;
-                    self.gateway()
-                        .serve_link(link, &mut changes, &mut waiting)
-                        .await
+                    let served = self.gateway().serve_link(link, &mut changes, &mut waiting);
+                    let ended = Box::pin(served).await;
+                    self.gateway().set_ledger_known(false);
+                    ended
                 }
                 // The gate is started for its containers (`network/gate_link.rs`).
                 Err(error) => Err(error),
@@ -69,15 +72,20 @@ impl Engine {
             }
         }
     }
+
+    /// Counts charges whenever there are new ones. Not in the task of the link: calls wait for that.
+    pub(crate) async fn run_charge_counter(&self) {
+        loop {
+            self.parts.gateway.charged.notified().await;
+            while let Err(error) = self.gateway().count_charges().await {
+                tracing::warn!(%error, "could not count what models cost; trying again");
+                tokio::time::sleep(COUNT_RETRY_INTERVAL).await;
+            }
+        }
+    }
 }
 
 impl Gateway<'_> {
-    async fn count_charges_or_warn(self) {
-        if let Err(error) = self.count_charges().await {
-            tracing::warn!(%error, "could not count what models cost; trying again with the next call");
-        }
-    }
-
     /// Brings the gate up to date, and passes changes on until it ends.
     async fn serve_link(
         self,
@@ -88,13 +96,21 @@ impl Gateway<'_> {
         let GatewayLink {
             mut sender,
             mut receiver,
+            reservations,
+            asked,
             ..
         } = link;
-        self.count_charges_or_warn().await;
+        let begun = self.begin_ledger(reservations).await;
+        begun.map_err(io::Error::other)?;
         for session in self.sessions() {
             let grants = self.grants_of(session).await.map_err(io::Error::other)?;
             sender.set(grants).await?;
         }
+        for reservation in &asked {
+            self.reserve(reservation, &mut sender).await?;
+        }
+        self.set_ledger_known(true);
+        let state = self.state();
         loop {
             while let Some(change) = waiting.unsent.pop() {
                 let grants = self.grants_of(change.session).await;
@@ -115,6 +131,8 @@ impl Gateway<'_> {
                     Some(change) => waiting.unsent.push(change),
                     None => return Ok(()),
                 },
+                () = state.reconsider.notified() => self.reconsider(&mut sender).await?,
+                () = until(self.next_ask()) => self.reconsider(&mut sender).await?,
                 message = receiver.next() => match message? {
                     ToServer::Done { request } => {
                         let change = waiting.sent.remove(&request);
@@ -123,10 +141,21 @@ impl Gateway<'_> {
                             let _ = reply.send(());
                         }
                     }
-                    ToServer::Charged { .. } => self.count_charges_or_warn().await,
+                    ToServer::Charged { .. } => state.charged.notify_one(),
+                    ToServer::Reserve(reservation) => {
+                        self.reserve(&reservation, &mut sender).await?;
+                    }
+                    ToServer::Released { reservation, end } => self.release(reservation, end),
                     ToServer::Hello { .. } => {}
                 },
             }
         }
+    }
+}
+
+async fn until(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => tokio::time::sleep_until(instant).await,
+        None => std::future::pending().await,
     }
 }

@@ -14,6 +14,15 @@ const CEILING: ModelPrice = price("", 30.0, 3.0, 180.0);
 const CACHE_WRITE_FACTOR: f64 = 1.25;
 const CACHE_WRITE_HOUR_FACTOR: f64 = 2.0;
 
+/// What an answer has at most if neither the request nor the configuration says, for models of these prefixes,
+const LARGEST_OUTPUTS: &[(&str, u64)] =
+    &[("gemini-", 65_536), ("gpt-4.1", 32_768), ("gpt-4o", 16_384)];
+/// for the other models whose price is known,
+const LARGEST_OUTPUT_TOKENS: u64 = 128_000;
+/// and for unknown ones, whatever the request says. At the ceiling price that is as much money as the largest answer of
+/// an expensive model.
+const LARGEST_UNKNOWN_OUTPUT_TOKENS: u64 = 32_000;
+
 /// The price of the models whose names start with a prefix.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ModelPrice {
@@ -149,6 +158,32 @@ pub(super) fn cost_of(
     }
 }
 
+/// The most tokens of the answers of a call: those that its request names, and for each of the others the most that the
+/// model makes.
+pub(super) fn largest_output(
+    model: &str,
+    named: u64,
+    unlimited_answers: u64,
+    configured: impl Fn(&str) -> Option<Price>,
+) -> u64 {
+    let largest = match configured(model) {
+        Some(price) => price.max_output_tokens.unwrap_or(LARGEST_OUTPUT_TOKENS),
+        None if ModelPrice::find(model).is_none() => {
+            let unlimited = unlimited_answers.saturating_mul(LARGEST_UNKNOWN_OUTPUT_TOKENS);
+            return named
+                .min(LARGEST_UNKNOWN_OUTPUT_TOKENS)
+                .saturating_add(unlimited);
+        }
+        None => {
+            let name = model.rsplit('/').next().unwrap_or(model);
+            let mut known = LARGEST_OUTPUTS.iter();
+            let known = known.find(|(prefix, _)| name.starts_with(prefix));
+            known.map_or(LARGEST_OUTPUT_TOKENS, |(_, tokens)| *tokens)
+        }
+    };
+    named.saturating_add(unlimited_answers.saturating_mul(largest))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,6 +221,7 @@ mod tests {
                 input_usd: 1.0,
                 output_usd: 2.0,
                 cached_usd: 0.5,
+                max_output_tokens: Some(7),
             })
         };
         assert_eq!(cost_of("mine", None, MILLION, configured), (3.0, true));
@@ -197,6 +233,34 @@ mod tests {
             cost_of("alias", Some("gpt-5.5"), MILLION, configured),
             (35.0, true)
         );
+    }
+
+    #[test]
+    fn an_answer_without_a_named_maximum_has_one() {
+        let configured = |model: &str| {
+            let max_output_tokens = (model == "mine").then_some(7);
+            model.starts_with('m').then_some(Price {
+                max_output_tokens,
+                ..Price::default()
+            })
+        };
+        let largest = |model: &str| largest_output(model, 0, 1, configured);
+        assert_eq!(largest("mine"), 7);
+        assert_eq!(largest("mx"), 128_000);
+        assert_eq!(largest("gpt-5.5"), 128_000);
+        assert_eq!(largest("google/gemini-2.5-pro"), 65_536);
+        assert_eq!(largest("gpt-4o-mini"), 16_384);
+        assert_eq!(largest("unknown"), 32_000);
+        assert_eq!(largest_output("mine", 5, 2, configured), 19);
+        assert_eq!(largest_output("gpt-5.5", 500_000, 0, configured), 500_000);
+        assert_eq!(largest_output("unknown", 500_000, 0, configured), 32_000);
+        assert_eq!(largest_output("mx", u64::MAX, 9, configured), u64::MAX);
+        // An unknown model can be tried within the budget that trees have by default.
+        let tokens = TokenCounts {
+            output: LARGEST_UNKNOWN_OUTPUT_TOKENS,
+            ..TokenCounts::default()
+        };
+        assert!(cost("unknown", tokens).0 < crate::settings::Limits::default().max_cost_usd);
     }
 
     #[test]

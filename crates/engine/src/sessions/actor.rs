@@ -77,6 +77,8 @@ struct SessionActor<'a> {
     deadlines: Deadlines,
     /// Steps that used the reserve of the store since the session was told to stop.
     reserve_commits: u32,
+    /// The budget request of the turn's calls that the gate holds, while it is open.
+    held_request: Option<String>,
     deleted: bool,
 }
 
@@ -146,6 +148,7 @@ impl<'a> SessionActor<'a> {
             step: StepBuilder::default(),
             deadlines: Deadlines::new(),
             reserve_commits: 0,
+            held_request: None,
             deleted: false,
             session,
             project,
@@ -185,6 +188,7 @@ impl<'a> SessionActor<'a> {
                 self.deadlines.cancel_by = Some(Instant::now() + self.cancel_timeout());
             }
         }
+        self.held_request = budget::open_held_request(&store.decisions(self.session.id).await?);
         let container = live.container_id(&self.project);
         self.process.container_use = Some(self.engine.containers().mark_in_use(&container));
         self.process.credential_generation = self.engine.credentials().generation();
@@ -231,6 +235,7 @@ impl<'a> SessionActor<'a> {
             }
             self.log_denials().await?;
             self.enforce_metered_budget().await?;
+            self.follow_held_calls().await?;
             if self.process.in_turn() || self.session.status == Status::Waiting {
                 return Ok(Next::Wait);
             }

@@ -3,6 +3,8 @@
 use hyper::Method;
 use serde_json::{Value, json};
 
+use super::bounds::CallBounds;
+
 /// Text has about four bytes per token, other languages and code fewer.
 const ESTIMATED_BYTES_PER_TOKEN: u64 = 3;
 
@@ -48,7 +50,7 @@ impl Purpose {
             Self::Call(Api::Messages)
         } else if path.ends_with("/chat/completions") {
             Self::Call(Api::Chat)
-        } else if path.ends_with("/responses") {
+        } else if path.ends_with("/responses") || path.ends_with("/responses/compact") {
             Self::Call(Api::Responses)
         } else if path.ends_with(":generateContent") || path.ends_with(":streamGenerateContent") {
             Self::Call(Api::Contents)
@@ -67,6 +69,7 @@ pub(crate) struct ModelCall {
     pub(crate) request_bytes: u64,
     /// Whether the agent did not ask for the tokens of the stream, and must not get them.
     pub(crate) hides_usage: bool,
+    pub(crate) bounds: CallBounds,
 }
 
 impl ModelCall {
@@ -77,6 +80,7 @@ impl ModelCall {
             model: model_in_path(path).unwrap_or_default(),
             request_bytes,
             hides_usage: false,
+            bounds: CallBounds::of_size(request_bytes),
         }
     }
 
@@ -89,6 +93,7 @@ impl ModelCall {
         if let Some(model) = fields.get("model").and_then(Value::as_str) {
             call.model = model.chars().take(200).collect();
         }
+        call.bounds = CallBounds::read(api, &fields, call.request_bytes);
         let streams = fields.get("stream").and_then(Value::as_bool) == Some(true);
         let asks = fields
             .get("stream_options")
@@ -135,7 +140,9 @@ mod tests {
         assert_eq!(purpose("/v1/messages/count_tokens"), Purpose::Free);
         assert_eq!(purpose("/v1/messages/batches"), Purpose::Uncountable);
         assert_eq!(purpose("/chat/completions"), Purpose::Call(Api::Chat));
-        assert_eq!(purpose("/responses"), Purpose::Call(Api::Responses));
+        for path in ["/responses", "/responses/compact"] {
+            assert_eq!(purpose(path), Purpose::Call(Api::Responses));
+        }
         let gemini = "/v1beta/models/gemini-9:streamGenerateContent";
         assert_eq!(purpose(gemini), Purpose::Call(Api::Contents));
         assert_eq!(purpose("/v1beta/models/m:countTokens"), Purpose::Free);

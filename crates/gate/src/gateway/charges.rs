@@ -15,7 +15,9 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::meter::TokenCounts;
+use super::open_calls::charge_left_calls;
 use super::provider::Provider;
+use super::reservations::ReservedCall;
 
 /// The directory of the journal in the data directory.
 pub const CHARGES_DIR: &str = "charges";
@@ -44,6 +46,9 @@ pub struct Charge {
     /// Whether tokens are estimated from sizes, because the response was cut or did not say.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_estimate: bool,
+    /// What a call with a reservation is named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<String>,
 }
 
 /// A charge, and who waits until it is on the disk.
@@ -51,6 +56,8 @@ pub struct Charge {
 struct Queued {
     line: Vec<u8>,
     written: oneshot::Sender<()>,
+    /// Ends when the charge is on the disk.
+    reserved: Option<ReservedCall>,
 }
 
 /// Takes charges for the thread that writes them. Cheap to clone.
@@ -65,7 +72,10 @@ impl ChargeJournal {
     pub(crate) fn start(directory: &Path) -> io::Result<Self> {
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(directory)?;
-        let mut writer = Writer::open(directory)?;
+        let mut writer = ChargeWriter::open(directory)?;
+        if let Err(error) = charge_left_calls(directory, &mut writer) {
+            eprintln!("calls that were open in an earlier gate cannot be charged: {error}");
+        }
         let (queue, queued) = mpsc::channel(MAX_QUEUED_CHARGES);
         let (ended, end) = watch::channel(writer.end());
         std::thread::Builder::new()
@@ -75,12 +85,22 @@ impl ChargeJournal {
     }
 
     /// Adds a charge. The receiver gets its message when the charge is on the disk.
-    pub(crate) fn add(&self, charge: &Charge) -> oneshot::Receiver<()> {
+    pub(crate) fn add(
+        &self,
+        mut charge: Charge,
+        reserved: Option<ReservedCall>,
+    ) -> oneshot::Receiver<()> {
+        charge.call = reserved.as_ref().map(ReservedCall::name);
         let (written, receiver) = oneshot::channel();
-        match serde_json::to_vec(charge) {
+        match serde_json::to_vec(&charge) {
             Ok(mut line) => {
                 line.push(b'\n');
-                if self.queue.try_send(Queued { line, written }).is_err() {
+                let queued = Queued {
+                    line,
+                    written,
+                    reserved,
+                };
+                if self.queue.try_send(queued).is_err() {
                     eprintln!("too many charges wait to be written; one is lost");
                 }
             }
@@ -95,7 +115,7 @@ impl ChargeJournal {
     }
 }
 
-struct Writer {
+pub(crate) struct ChargeWriter {
     directory: PathBuf,
     file: File,
     /// The offset at which the file begins.
@@ -103,8 +123,8 @@ struct Writer {
     length: u64,
 }
 
-impl Writer {
-    fn open(directory: &Path) -> io::Result<Self> {
+impl ChargeWriter {
+    pub(crate) fn open(directory: &Path) -> io::Result<Self> {
         let last = charge_files(directory)?.pop();
         let (base, file) = match last {
             Some((base, path)) => (base, open_file(&path)?),
@@ -147,13 +167,26 @@ impl Writer {
             }
             end.send_replace(self.end());
             for one in batch.drain(..) {
+                if let Some(reserved) = one.reserved {
+                    reserved.set_charged(self.end());
+                }
                 // A connection that broke waits for nothing.
                 let _ = one.written.send(());
             }
         }
     }
 
-    fn append(&mut self, lines: &[u8]) -> io::Result<()> {
+    /// The charges of the file that is written now.
+    pub(crate) fn last_charges(&self) -> io::Result<Vec<Charge>> {
+        let mut content = Vec::new();
+        (&self.file).seek(SeekFrom::Start(0))?;
+        (&self.file).read_to_end(&mut content)?;
+        let lines = content.split(|byte| *byte == b'\n');
+        let charges = lines.filter_map(|line| serde_json::from_slice(line).ok());
+        Ok(charges.collect())
+    }
+
+    pub(crate) fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         if self.length >= MAX_FILE_BYTES {
             let base = self.end();
             self.file = create_file(&self.directory, base)?;
@@ -270,6 +303,7 @@ mod tests {
                 ..TokenCounts::default()
             },
             is_estimate: false,
+            call: None,
         }
     }
 
@@ -292,7 +326,7 @@ mod tests {
         assert_eq!(read_charges(&path, 0).unwrap(), (Vec::new(), 0));
         let journal = ChargeJournal::start(&path).unwrap();
         for number in 0..3 {
-            journal.add(&charge(number)).await.unwrap();
+            journal.add(charge(number), None).await.unwrap();
         }
         let (numbers, end) = read_all(&path, 0);
         assert_eq!(numbers, [0, 1, 2]);
@@ -301,7 +335,7 @@ mod tests {
         let (_, last) = charge_files(&path).unwrap().pop().unwrap();
         open_file(&last).unwrap().write_all(b"{\"at\":").unwrap();
         assert_eq!(read_all(&path, end), (Vec::new(), end));
-        let mut writer = Writer::open(&path).unwrap();
+        let mut writer = ChargeWriter::open(&path).unwrap();
         let line = |number| {
             let mut line = serde_json::to_vec(&charge(number)).unwrap();
             line.push(b'\n');
@@ -325,7 +359,7 @@ mod tests {
         let mut after = 0;
         for number in 0..3 {
             let journal = ChargeJournal::start(directory.path()).unwrap();
-            journal.add(&charge(number)).await.unwrap();
+            journal.add(charge(number), None).await.unwrap();
             let (numbers, end) = read_all(directory.path(), after);
             assert_eq!(numbers, [number]);
             after = end;

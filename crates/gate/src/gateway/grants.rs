@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::git::{GitGrant, GitGrants};
 use super::provider::Provider;
+use super::reservations::BudgetWaits;
 
 /// A secret on its way from the server to the gate. It is printed nowhere.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +53,9 @@ pub struct SessionGrants {
     pub grants: Vec<Grant>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub git: Vec<GitGrant>,
+    /// Whether the session's tree has a budget: then the server is asked before each call.
+    #[serde(default)]
+    pub budget: Option<BudgetWaits>,
 }
 
 /// A grant as requests find it.
@@ -60,6 +64,7 @@ pub(crate) struct GrantEntry {
     pub(crate) session: String,
     pub(crate) container: String,
     pub(crate) grant: Grant,
+    pub(crate) budget: Option<BudgetWaits>,
 }
 
 /// The grants of all sessions.
@@ -76,6 +81,7 @@ impl Grants {
             container,
             grants,
             git,
+            budget,
         } = changed;
         self.git.set(&session, &container, git);
         let mut all = self.by_placeholder.lock();
@@ -85,6 +91,7 @@ impl Grants {
                 session: session.clone(),
                 container: container.clone(),
                 grant,
+                budget,
             };
             all.insert(entry.grant.placeholder.clone(), Arc::new(entry));
         }
@@ -134,6 +141,7 @@ mod tests {
             container: container.to_owned(),
             grants: keys.iter().map(grant).collect(),
             git: Vec::new(),
+            budget: None,
         }
     }
 

@@ -8,7 +8,9 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 use super::grants::SessionGrants;
+use super::meter::TokenCounts;
 use super::protocol::{ToGate, ToServer};
+use super::reservations::Reservation;
 use crate::control::{ControlRequest, MAX_CONTROL_LINE_BYTES};
 use crate::lines::{LineReader, write_line};
 use crate::process::{CONTROL_SOCKET_NAME, run_dir};
@@ -22,6 +24,10 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct GatewayLink {
     /// Another one for each gate.
     pub gate: String,
+    /// The calls that are at their providers.
+    pub reservations: Vec<Reservation>,
+    /// The calls that wait for a decision.
+    pub asked: Vec<Reservation>,
     pub sender: GatewaySender,
     pub receiver: GatewayReceiver,
 }
@@ -50,7 +56,12 @@ impl GatewayLink {
         };
         let hello = timeout(HELLO_TIMEOUT, receiver.next()).await;
         let hello = hello.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
-        let ToServer::Hello { gate } = hello else {
+        let ToServer::Hello {
+            gate,
+            reservations,
+            asked,
+        } = hello
+        else {
             return Err(io::Error::other("the gate has no gateway"));
         };
         let sender = GatewaySender {
@@ -59,6 +70,8 @@ impl GatewayLink {
         };
         Ok(Self {
             gate,
+            reservations,
+            asked,
             sender,
             receiver,
         })
@@ -72,6 +85,29 @@ impl GatewaySender {
         let request = self.next_request;
         self.send(&ToGate::Set { request, grants }).await?;
         Ok(request)
+    }
+
+    /// A call may be sent: so much of it is reserved.
+    pub async fn reserved(&mut self, reservation: u64, tokens: TokenCounts) -> io::Result<()> {
+        self.send(&ToGate::Reserved {
+            reservation,
+            tokens,
+        })
+        .await
+    }
+
+    /// A call has to wait.
+    pub async fn held(&mut self, reservation: u64) -> io::Result<()> {
+        self.send(&ToGate::Held { reservation }).await
+    }
+
+    /// A call is not sent.
+    pub async fn refused(&mut self, reservation: u64, reason: String) -> io::Result<()> {
+        self.send(&ToGate::Refused {
+            reservation,
+            reason,
+        })
+        .await
     }
 
     async fn send(&mut self, message: &ToGate) -> io::Result<()> {

@@ -147,7 +147,14 @@ async fn try_handle(
     let hides_usage = call.as_ref().is_some_and(|call| call.hides_usage);
     let host = provider_host(&accepted);
     let grant = accepted.grant.clone();
-    let settlement = Settlement::new(gate, container, grant, host, call);
+    let mut settlement = Settlement::new(gate, container, grant.clone(), host);
+    if let Some(call) = call {
+        let reserving = gateway.reservations.reserve(&grant, &call);
+        let reserved = reserving.await.inspect_err(|_| {
+            settlement.record(JournalEvent::Failed, "budget");
+        })?;
+        settlement.start_call(call, reserved);
+    }
     let response = send(gate, accepted, body, settlement, hides_usage).await;
     drop(permit);
     response

@@ -9,6 +9,7 @@ use super::call::ModelCall;
 use super::charges::Charge;
 use super::grants::GrantEntry;
 use super::meter::{Measured, Meter};
+use super::reservations::ReservedCall;
 use crate::container::{ContainerGate, Gate};
 use crate::journal::{JournalEntry, JournalEvent};
 use crate::protocol::Way;
@@ -22,6 +23,8 @@ pub(crate) struct Settlement {
     host: (String, u16),
     /// None for a request that costs nothing.
     call: Option<ModelCall>,
+    /// What the budget has reserved for it.
+    reserved: Option<ReservedCall>,
     meter: Option<Meter>,
     sent_bytes: u64,
     received_bytes: u64,
@@ -34,19 +37,26 @@ impl Settlement {
         container: &Arc<ContainerGate>,
         grant: Arc<GrantEntry>,
         host: (String, u16),
-        call: Option<ModelCall>,
     ) -> Self {
         Self {
             gate: gate.clone(),
             container: container.clone(),
             grant,
             host,
-            sent_bytes: call.as_ref().map_or(0, |call| call.request_bytes),
-            call,
+            sent_bytes: 0,
+            call: None,
+            reserved: None,
             meter: None,
             received_bytes: 0,
             is_settled: false,
         }
+    }
+
+    /// A call of a model is sent from now on.
+    pub(crate) fn start_call(&mut self, call: ModelCall, reserved: Option<ReservedCall>) {
+        self.sent_bytes = call.request_bytes;
+        self.call = Some(call);
+        self.reserved = reserved;
     }
 
     /// A response has begun, which is counted.
@@ -59,6 +69,7 @@ impl Settlement {
     /// The provider has refused the request, or never got it: it costs nothing.
     pub(crate) fn set_free(&mut self) {
         self.call = None;
+        self.reserved = None;
     }
 
     pub(crate) fn add_received(&mut self, bytes: usize) {
@@ -94,9 +105,10 @@ impl Settlement {
         self.charge(&call, measured)
     }
 
-    fn charge(&self, call: &ModelCall, measured: Measured) -> oneshot::Receiver<()> {
+    fn charge(&mut self, call: &ModelCall, measured: Measured) -> oneshot::Receiver<()> {
         let answered_by = measured.model.filter(|model| *model != call.model);
-        self.gate.gateway.charges.add(&Charge {
+        let reserved = self.reserved.take();
+        let charge = Charge {
             at: Timestamp::now(),
             session: self.grant.session.clone(),
             provider: self.grant.grant.provider,
@@ -104,7 +116,9 @@ impl Settlement {
             answered_by,
             tokens: measured.tokens,
             is_estimate: measured.is_estimate,
-        })
+            call: None,
+        };
+        self.gate.gateway.charges.add(charge, reserved)
     }
 
     /// Adds a line to the project's journal of connections: never a path, a header or a body.

@@ -1,5 +1,7 @@
 //! The gateway against providers that behave badly, and agents that do.
 
+mod budget;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -95,6 +97,7 @@ impl Bench {
                 secret: GrantedSecret::new(REAL),
             }],
             git: Vec::new(),
+            budget: None,
         });
         Self {
             _directory: directory,
@@ -237,6 +240,7 @@ async fn a_placeholder_is_refused_in_another_container_and_after_its_end() {
         container: "one".to_owned(),
         grants: Vec::new(),
         git: Vec::new(),
+        budget: None,
     });
     assert!(bench.exchange(&request).await.starts_with("HTTP/1.1 401"));
     assert!(requests.try_recv().is_err(), "nothing reached the provider");

@@ -412,6 +412,10 @@ fn describe_answer(event: &Value) -> String {
     };
     match event["by"].as_str() {
         Some("deadline") => format!("{decision}: it was not answered in time"),
+        Some("withdrawn") if decision == "allowed" => {
+            "no longer needed: the call went on".to_owned()
+        }
+        Some("withdrawn") => format!("{decision}: the call does not wait any more"),
         Some("interrupt") => format!("{decision}: the turn was interrupted"),
         _ => decision.to_owned(),
     }

@@ -116,7 +116,10 @@ impl SessionActor<'_> {
     /// Whether the session waits for a decision that does not belong to a turn.
     pub(super) fn waits_outside_turn(&self) -> bool {
         let waiting = self.session.waiting.as_ref();
-        waiting.is_some_and(|waiting| waiting.kind == AwaitedRequestKind::Budget)
+        waiting.is_some_and(|waiting| {
+            let is_of_turn = self.held_request.as_ref() == Some(&waiting.request_id);
+            waiting.kind == AwaitedRequestKind::Budget && !is_of_turn
+        })
     }
 
     /// Logs once that the agent has been silent, while nothing but its model can be the reason.

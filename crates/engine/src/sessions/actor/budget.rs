@@ -2,14 +2,29 @@
 
 use oubliette_agent::{UsageFile, UsageReport};
 use oubliette_model::{AwaitedRequestKind, Event, PermissionDecision, Status, StopReason, Usage};
-use oubliette_store::{StopRequest, TreeUsage};
+use oubliette_store::{PendingDecision, StopRequest, TreeUsage};
 
 use super::{ActorError, SessionActor};
-use crate::gateway::is_own_model;
+use crate::gateway::{CallHold, HeldCall, is_own_model};
 use crate::sessions::live_agent::CancelReason;
 use crate::sessions::permit::BudgetAnswer;
 
 const MIN_BUDGET_INCREASE_USD: f64 = 0.01;
+
+/// What is stored with a budget request for calls that the gate holds. It belongs to its turn, unlike one between turns.
+const HELD_DETAIL: &str = "{\"held\":true}";
+
+/// Whether a decision is about calls that the gate holds.
+pub(super) fn is_held_request(decision: &PendingDecision) -> bool {
+    decision.kind == AwaitedRequestKind::Budget && decision.detail == HELD_DETAIL
+}
+
+/// The budget request for held calls among open decisions.
+pub(super) fn open_held_request(decisions: &[PendingDecision]) -> Option<String> {
+    let mut decisions = decisions.iter();
+    let held = decisions.find(|decision| is_held_request(decision))?;
+    Some(held.request_id.clone())
+}
 
 /// An agent reports the used context several times per call of its model: a change of less than a twentieth
 /// of it is logged with the next change of tokens or cost.
@@ -204,15 +219,10 @@ impl SessionActor<'_> {
         Some(increase(total, self.session.usage))
     }
 
-    /// The cost limit of each tree in the project of the root. A child can be in another project,
-    /// which its agent may have created with a higher limit.
+    /// The cost limit of each tree in the project of the root, as it is now: `project_update` changes it while agents
+    /// run. A child can be in another project, which its agent may have created with a higher limit.
     async fn root_cost_limit(&self) -> Result<f64, ActorError> {
-        let sessions = self.engine.sessions();
-        let limits = if self.session.root_id == self.session.id {
-            sessions.project_tree_limits(&self.project)
-        } else {
-            sessions.tree_limits(&self.session).await?
-        };
+        let limits = self.engine.sessions().tree_limits(&self.session).await?;
         Ok(limits.cost_usd)
     }
 
@@ -268,6 +278,20 @@ impl SessionActor<'_> {
         ))
     }
 
+    /// What a turn ends with. If it failed because its last call had no room in the budget, it says so: agents name
+    /// other reasons for a request that was forbidden.
+    pub(super) fn explained_by_budget(
+        &self,
+        stop_reason: StopReason,
+        error: Option<String>,
+    ) -> (StopReason, Option<String>) {
+        let refusal = self.engine.gateway().take_refusal(self.session.id);
+        match refusal.filter(|_| stop_reason == StopReason::Error) {
+            Some(reason) => (StopReason::Limit, Some(reason)),
+            None => (stop_reason, error),
+        }
+    }
+
     /// The limit of the tree after an `allow` that names none: the project's limit once more.
     async fn raised_limit(&self, used: &TreeUsage) -> Result<f64, ActorError> {
         let increase = self.root_cost_limit().await?.max(MIN_BUDGET_INCREASE_USD);
@@ -289,23 +313,73 @@ impl SessionActor<'_> {
             .await
     }
 
-    /// Raises the cost limit of the tree, or ends the queued messages.
-    pub(super) async fn apply_budget_decision(
-        &mut self,
-        verdict: PermissionDecision,
-        answer: Option<String>,
-    ) -> Result<(), ActorError> {
-        if verdict != PermissionDecision::Deny {
-            let answer = answer.and_then(|answer| serde_json::from_str(&answer).ok());
-            let BudgetAnswer { max_cost_usd } = answer.unwrap_or_default();
-            let (used, _) = self.tree_cost().await?;
-            let limit = match max_cost_usd {
-                Some(limit) => limit,
-                None => self.raised_limit(&used).await?,
-            };
-            self.step.changes.cost_limit = Some(limit);
+    /// Asks callers for a higher cost limit while the gate holds calls of the turn that have no room in it, and no
+    /// longer.
+    pub(super) async fn follow_held_calls(&mut self) -> Result<(), ActorError> {
+        if !self.is_metered() {
             return Ok(());
         }
+        let gateway = self.engine.gateway();
+        if let Some(note) = gateway.take_note(self.session.id) {
+            self.step.events.log(note);
+            self.commit().await?;
+        }
+        let turn = self.process.turn();
+        let may_ask = turn.is_some_and(|turn| turn.cancelled.is_none());
+        match (gateway.hold_of(self.session.id), self.held_request.take()) {
+            (CallHold::Budget(call), None) if may_ask => self.request_call_budget(&call).await,
+            (CallHold::Nothing { went_on }, Some(request)) => {
+                let decision = if went_on {
+                    PermissionDecision::Allow
+                } else {
+                    PermissionDecision::Deny
+                };
+                self.withdraw_decision(request, decision).await
+            }
+            (_, request) => {
+                self.held_request = request;
+                Ok(())
+            }
+        }
+    }
+
+    /// Asks callers for a higher cost limit, for a call that the gate holds.
+    async fn request_call_budget(&mut self, call: &HeldCall) -> Result<(), ActorError> {
+        let (used, limit) = self.tree_cost().await?;
+        let raised = self.raised_limit(&used).await?;
+        let title = format!(
+            "a call of `{}` could cost {:.4} USD; the tree of sessions has cost {:.4}, and its limit is {limit:.4} \
+             (`max_cost_usd`)",
+            call.model, call.cost_usd, used.cost_usd
+        );
+        let input = serde_json::json!({
+            "call_cost_usd": call.cost_usd, "cost_usd": used.cost_usd, "max_cost_usd": limit,
+            "raised_max_cost_usd": raised,
+        });
+        let (kind, detail) = (AwaitedRequestKind::Budget, HELD_DETAIL.to_owned());
+        if let Some(live) = &mut self.process.live {
+            self.step.events.end_text(live);
+        }
+        let requested = self.request_decision_until(call.until, kind, title, input, detail);
+        self.held_request = Some(requested.await?);
+        Ok(())
+    }
+
+    /// Raises the cost limit of the tree.
+    pub(super) async fn raise_budget(&mut self, answer: Option<String>) -> Result<(), ActorError> {
+        let answer = answer.and_then(|answer| serde_json::from_str(&answer).ok());
+        let BudgetAnswer { max_cost_usd } = answer.unwrap_or_default();
+        let (used, _) = self.tree_cost().await?;
+        let limit = match max_cost_usd {
+            Some(limit) => limit,
+            None => self.raised_limit(&used).await?,
+        };
+        self.step.changes.cost_limit = Some(limit);
+        Ok(())
+    }
+
+    /// Ends the queued messages, because the tree may not cost more.
+    pub(super) async fn end_queued_messages(&mut self) -> Result<(), ActorError> {
         let error = self.over_budget_error().await?;
         while let Some(message) = self.engine.store().next_message(self.session.id).await? {
             self.complete_unstarted(&message, StopReason::Limit, Some(error.clone()));

@@ -1,6 +1,6 @@
 //! Decisions that a session waits for: permissions for tools, and a higher cost limit.
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use oubliette_agent::{AutonomyDecision, AutonomyPolicy, PermissionRequest, ToolEnforcement};
 use oubliette_model::{
     AwaitedRequest, AwaitedRequestKind, Event, Level, PermissionDecision, Status, Transition,
@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
+use super::budget::is_held_request;
 use super::event_builder::input_of;
 use super::{ActorError, RESTORE_PAGE_BYTES, RESTORE_PAGE_EVENTS, SessionActor};
 use crate::EngineError;
@@ -154,6 +155,20 @@ impl SessionActor<'_> {
         let timeout_seconds = self.engine.settings().sessions.permission_seconds;
         let seconds = i64::try_from(timeout_seconds).unwrap_or(i64::MAX / 1000);
         let deadline = self.engine.now() + SignedDuration::from_secs(seconds);
+        self.request_decision_until(deadline, kind, title, input, detail)
+            .await
+            .map(drop)
+    }
+
+    /// The same with another deadline; the id of the request.
+    pub(super) async fn request_decision_until(
+        &mut self,
+        deadline: Timestamp,
+        kind: AwaitedRequestKind,
+        title: String,
+        input: Value,
+        detail: String,
+    ) -> Result<String, ActorError> {
         let request_id = Uuid::new_v4().to_string();
         self.step.events.push(Event::PermissionRequest {
             request_id: request_id.clone(),
@@ -173,11 +188,12 @@ impl SessionActor<'_> {
         if self.session.status != Status::Waiting || self.session.waiting.is_none() {
             self.wait_for_decision(AwaitedRequest {
                 kind,
-                request_id,
+                request_id: request_id.clone(),
                 until: deadline,
             });
         }
-        self.commit().await
+        self.commit().await?;
+        Ok(request_id)
     }
 
     fn wait_for_decision(&mut self, waiting: AwaitedRequest) {
@@ -196,6 +212,8 @@ impl SessionActor<'_> {
         if due.is_empty() {
             return Ok(());
         }
+        let mut is_raised = false;
+        let mut refuses_calls = false;
         for decision in due {
             let (verdict, by) = match decision.verdict {
                 Some(verdict) => (verdict, "caller"),
@@ -206,12 +224,36 @@ impl SessionActor<'_> {
                     self.answer_permission(&decision.detail, Some(verdict));
                 }
                 AwaitedRequestKind::Budget => {
-                    self.apply_budget_decision(verdict, decision.answer).await?;
+                    let is_of_turn = is_held_request(&decision);
+                    if verdict != PermissionDecision::Deny {
+                        is_raised = true;
+                        self.raise_budget(decision.answer).await?;
+                    } else if is_of_turn {
+                        refuses_calls = true;
+                    } else {
+                        self.end_queued_messages().await?;
+                    }
+                    if is_of_turn {
+                        self.held_request = None;
+                    }
                 }
                 AwaitedRequestKind::CallerTool => {}
             }
             self.close_decision(decision.request_id, verdict, by);
         }
+        if refuses_calls {
+            self.engine.gateway().refuse_held(self.session.id);
+        }
+        self.wait_for_next_decision(open);
+        self.commit().await?;
+        if is_raised {
+            self.engine.gateway().budget_raised(self.session.root_id);
+        }
+        Ok(())
+    }
+
+    /// Waits for the next of the decisions that are open, or no longer for any.
+    fn wait_for_next_decision(&mut self, open: Vec<PendingDecision>) {
         match open.into_iter().next() {
             Some(next) => self.wait_for_decision(AwaitedRequest {
                 kind: next.kind,
@@ -222,6 +264,22 @@ impl SessionActor<'_> {
             None => self.transition(Transition::TurnEnded),
         }
         self.deadlines.record_progress();
+    }
+
+    /// Closes a decision that nothing waits for any more.
+    pub(super) async fn withdraw_decision(
+        &mut self,
+        request_id: String,
+        decision: PermissionDecision,
+    ) -> Result<(), ActorError> {
+        let mut open = self.engine.store().decisions(self.session.id).await?;
+        let count = open.len();
+        open.retain(|other| other.request_id != request_id);
+        if open.len() == count {
+            return Ok(());
+        }
+        self.close_decision(request_id, decision, "withdrawn");
+        self.wait_for_next_decision(open);
         self.commit().await
     }
 
@@ -257,6 +315,7 @@ impl SessionActor<'_> {
             }
             self.close_decision(decision.request_id, PermissionDecision::Deny, "interrupt");
         }
+        self.held_request = None;
         Ok(())
     }
 }

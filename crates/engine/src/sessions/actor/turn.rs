@@ -64,6 +64,8 @@ impl SessionActor<'_> {
             oubliette_agent::prompt_request(request_id, &agent_session, &texts, &attachments);
         live.needs_transcript = false;
         live.silence_logged = false;
+        // Of an earlier turn.
+        self.engine.gateway().take_refusal(self.session.id);
         self.step.events.start_turn(live);
         live.prompted = true;
         live.turn = Some(Turn {
@@ -143,6 +145,7 @@ impl SessionActor<'_> {
                 (StopReason::Error, Some(self.with_advice(&error)))
             }
         };
+        let (stop_reason, error) = self.explained_by_budget(stop_reason, error);
         let live = self.process.live.as_ref();
         let left_command = turn.cancelled.is_some()
             && self.agent.leaves_commands

@@ -25,6 +25,7 @@ fn grants(provider: Provider, upstream: &str) -> Grants {
             secret: GrantedSecret::new(REAL),
         }],
         git: Vec::new(),
+        budget: None,
     });
     grants
 }

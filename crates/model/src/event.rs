@@ -104,7 +104,7 @@ pub enum Event {
     PermissionAnswer {
         request_id: String,
         decision: PermissionDecision,
-        /// `caller`, `deadline`, or `interrupt`.
+        /// `caller`, `deadline`, `interrupt`, or `withdrawn`: nothing waits for the answer any more.
         by: String,
     },
     /// The agent calls a tool of the caller and waits for the result.

@@ -156,6 +156,8 @@ pub enum AwaitedRequestKind {
     Permission,
     CallerTool,
     Budget,
+    // Whether a host may be reached.
+    Network,
 }
 
 /// The request that a session waits for.
@@ -191,6 +193,8 @@ pub enum CallerToolOutcome {
 pub enum PermissionDecision {
     Allow,
     AllowAlways,
+    // Of a host, for the whole project.
+    AllowProject,
     Deny,
 }
 

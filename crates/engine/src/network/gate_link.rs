@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-use oubliette_gate::{ControlClient, Denial, own_build};
+use oubliette_gate::{Answer, ControlClient, GateReports, own_build};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -30,6 +30,11 @@ pub(super) enum Change {
     Remove {
         id: String,
     },
+    /// Not a part of that state: without the gate that asked, nobody waits for it.
+    Answer {
+        question: String,
+        answer: Answer,
+    },
 }
 
 impl Engine {
@@ -39,6 +44,8 @@ impl Engine {
             return;
         };
         let (denials, mut received) = mpsc::channel(MAX_QUEUED_DENIALS);
+        let questions = self.parts.network.questions.reports();
+        let reports = GateReports { denials, questions };
         let recording = async {
             while let Some(denial) = received.recv().await {
                 self.network().record_denial(denial).await;
@@ -56,7 +63,7 @@ impl Engine {
                 }
                 match self
                     .network()
-                    .link(&denials, &mut changes, &mut waiting)
+                    .link(&reports, &mut changes, &mut waiting)
                     .await
                 {
                     Ok(()) => interval = MIN_RETRY_INTERVAL,
@@ -76,6 +83,7 @@ impl Engine {
         };
         tokio::select! {
             () = recording => {}
+            () = self.distribute_questions() => {}
             () = linking => {}
         }
     }
@@ -90,7 +98,7 @@ impl Network<'_> {
     /// are not confirmed yet stay in `waiting`.
     async fn link(
         self,
-        denials: &mpsc::Sender<Denial>,
+        reports: &GateReports,
         changes: &mut mpsc::Receiver<Change>,
         waiting: &mut Vec<Change>,
     ) -> io::Result<()> {
@@ -99,7 +107,7 @@ impl Network<'_> {
             return Ok(());
         }
         let command = self.gate_command();
-        let mut client = ControlClient::connect_or_start(&command, denials.clone()).await?;
+        let mut client = ControlClient::connect_or_start(&command, reports.clone()).await?;
         client
             .configure(self.engine.settings().network.resolver)
             .await?;
@@ -164,6 +172,7 @@ impl Network<'_> {
     ) -> bool {
         match change {
             Change::Remove { id } => client.remove(&id).await.is_ok(),
+            Change::Answer { question, answer } => client.answer(question, answer).await.is_ok(),
             Change::Set { id, reply } => {
                 let result = self.set(client, &id).await;
                 if result.is_err() && client.status().await.is_err() {

@@ -1,6 +1,6 @@
-//! Decisions that a session waits for: permissions for tools, and a higher cost limit.
+//! Decisions that a session waits for: permissions for tools, hosts that may be reached, and a higher cost limit.
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use oubliette_agent::{AutonomyDecision, AutonomyPolicy, PermissionRequest, ToolEnforcement};
 use oubliette_model::{
     AwaitedRequest, AwaitedRequestKind, Event, Level, PermissionDecision, Status, Transition,
@@ -12,6 +12,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::event_builder::input_of;
+use super::questions::TURN_OVER;
 use super::{ActorError, RESTORE_PAGE_BYTES, RESTORE_PAGE_EVENTS, SessionActor};
 use crate::EngineError;
 use crate::workspaces::path_in_container;
@@ -151,9 +152,25 @@ impl SessionActor<'_> {
         input: Value,
         detail: String,
     ) -> Result<(), ActorError> {
+        let deadline = self.permission_deadline();
+        self.request_decision_until(kind, title, input, detail, deadline)
+            .await
+    }
+
+    pub(super) fn permission_deadline(&self) -> Timestamp {
         let timeout_seconds = self.engine.settings().sessions.permission_seconds;
         let seconds = i64::try_from(timeout_seconds).unwrap_or(i64::MAX / 1000);
-        let deadline = self.engine.now() + SignedDuration::from_secs(seconds);
+        self.engine.now() + SignedDuration::from_secs(seconds)
+    }
+
+    pub(super) async fn request_decision_until(
+        &mut self,
+        kind: AwaitedRequestKind,
+        title: String,
+        input: Value,
+        detail: String,
+        deadline: Timestamp,
+    ) -> Result<(), ActorError> {
         let request_id = Uuid::new_v4().to_string();
         self.step.events.push(Event::PermissionRequest {
             request_id: request_id.clone(),
@@ -190,15 +207,18 @@ impl SessionActor<'_> {
     pub(super) async fn apply_decisions(&mut self) -> Result<(), ActorError> {
         let now = self.engine.now();
         let all = self.engine.store().decisions(self.session.id).await?;
-        let (due, open): (Vec<PendingDecision>, Vec<PendingDecision>) = all
-            .into_iter()
-            .partition(|decision| decision.verdict.is_some() || decision.deadline <= now);
+        let (due, open): (Vec<PendingDecision>, Vec<PendingDecision>) =
+            all.into_iter().partition(|decision| {
+                let is_decided = decision.verdict.is_some() || decision.deadline <= now;
+                is_decided || self.is_withdrawn(decision)
+            });
         if due.is_empty() {
             return Ok(());
         }
         for decision in due {
             let (verdict, by) = match decision.verdict {
                 Some(verdict) => (verdict, "caller"),
+                None if self.is_withdrawn(&decision) => (PermissionDecision::Deny, "withdrawn"),
                 None => (PermissionDecision::Deny, "deadline"),
             };
             match decision.kind {
@@ -208,6 +228,7 @@ impl SessionActor<'_> {
                 AwaitedRequestKind::Budget => {
                     self.apply_budget_decision(verdict, decision.answer).await?;
                 }
+                AwaitedRequestKind::Network => self.apply_host_decision(&decision).await?,
                 AwaitedRequestKind::CallerTool => {}
             }
             self.close_decision(decision.request_id, verdict, by);
@@ -254,6 +275,9 @@ impl SessionActor<'_> {
         for decision in self.engine.store().decisions(self.session.id).await? {
             if decision.kind == AwaitedRequestKind::Permission {
                 self.answer_permission(&decision.detail, None);
+            }
+            if decision.kind == AwaitedRequestKind::Network {
+                self.refuse_host(&decision.detail, TURN_OVER);
             }
             self.close_decision(decision.request_id, PermissionDecision::Deny, "interrupt");
         }

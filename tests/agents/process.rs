@@ -37,7 +37,10 @@ impl Agent {
         let row = agents::row(name);
         let program = row.package.unwrap().program;
         let program = agents::directory(name).join("bin").join(program);
-        let key = setup.credential.map(|kind| &row.credentials[kind]);
+        let key = setup
+            .credential
+            .as_ref()
+            .map(|(kind, _)| &row.credentials[*kind]);
         let closed_proxy = "http://127.0.0.1:9";
         let mut child = Command::new(program)
             .args(&row.argv[1..])

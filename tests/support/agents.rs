@@ -52,8 +52,8 @@ pub struct Setup {
     pub model: Option<&'static str>,
     /// Another model that it can be told to use, and what the provider calls that.
     pub other_model: (&'static str, &'static str),
-    /// The kind of its credential.
-    pub credential: Option<&'static str>,
+    /// The kind of its credential, and the address of the model.
+    pub credential: Option<(&'static str, String)>,
     /// Files below its home.
     pub files: Vec<(&'static str, String)>,
     pub env: Vec<(&'static str, String)>,
@@ -93,8 +93,10 @@ impl Setup {
         for (path, content) in &self.files {
             text += &format!("{} = {}\n", json!(path), json!(content));
         }
-        if let Some(kind) = self.credential {
-            text += &format!("[credentials.{name}]\nkind = \"{kind}\"\nvalue = \"{KEY}\"\n");
+        if let Some((kind, base_url)) = &self.credential {
+            text += &format!(
+                "[credentials.{name}]\nkind = \"{kind}\"\nvalue = \"{KEY}\"\nbase_url = \"{base_url}\"\n"
+            );
         }
         text
     }
@@ -201,7 +203,7 @@ pub async fn project(server: &Server, agent: &str, llm: &Llm, more: Value) -> St
 fn claude(llm: &Llm) -> Setup {
     Setup {
         other_model: ("claude-sonnet-4-6", "claude-sonnet-4-6"),
-        credential: Some("anthropic"),
+        credential: Some(("anthropic", llm.base())),
         env: vec![("ANTHROPIC_BASE_URL", llm.base())],
         ..Setup::default()
     }
@@ -211,7 +213,7 @@ fn codex(llm: &Llm) -> Setup {
     let config = format!("openai_base_url = {}\n", json!(llm.v1()));
     Setup {
         other_model: ("gpt-5.5", "gpt-5.5"),
-        credential: Some("openai"),
+        credential: Some(("openai", llm.v1())),
         files: vec![(".codex/config.toml", config)],
         ..Setup::default()
     }
@@ -221,7 +223,7 @@ fn copilot(llm: &Llm) -> Setup {
     Setup {
         model: Some("mock-model"),
         other_model: ("other-model", "other-model"),
-        credential: Some("openai"),
+        credential: Some(("openai", llm.v1())),
         env: vec![
             ("COPILOT_OFFLINE", "true".to_owned()),
             ("COPILOT_PROVIDER_BASE_URL", llm.v1()),
@@ -235,7 +237,7 @@ fn qwen(llm: &Llm) -> Setup {
         // It sends pictures only to models that it knows to take them.
         model: Some("qwen3-vl-plus"),
         other_model: ("qwen3-vl-flash", "qwen3-vl-flash"),
-        credential: Some("openai"),
+        credential: Some(("openai", llm.v1())),
         env: vec![("OPENAI_BASE_URL", llm.v1())],
         ..Setup::default()
     }
@@ -244,7 +246,7 @@ fn qwen(llm: &Llm) -> Setup {
 fn gemini(llm: &Llm) -> Setup {
     Setup {
         other_model: ("gemini-2.5-flash", "gemini-2.5-flash"),
-        credential: Some("gemini"),
+        credential: Some(("gemini", llm.base())),
         env: vec![("GOOGLE_GEMINI_BASE_URL", llm.base())],
         ..Setup::default()
     }

@@ -13,9 +13,10 @@ use crate::{Server, docker, eventually};
 use oubliette_runtime::{DATA_DIR_LABEL, DataDirNames};
 
 /// Files that a data directory keeps, and directories that stay and are empty.
-const PERMANENT_FILES: [&str; 22] = [
+const PERMANENT_FILES: [&str; 23] = [
     "admin.token",
     "agents",
+    "charges",
     "layers",
     "network",
     "oubliette.db",
@@ -239,6 +240,8 @@ pub fn images(home: &Path) -> Vec<serde_json::Value> {
 /// Files that should not last, and the projects that have some.
 fn files(home: &Path) -> (BTreeSet<String>, BTreeSet<String>) {
     let (mut found, mut projects) = (BTreeSet::new(), BTreeSet::new());
+    // The journal of charges keeps its last file.
+    let mut charges = Vec::new();
     let mut queue = vec![home.to_owned()];
     while let Some(directory) = queue.pop() {
         for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
@@ -246,6 +249,8 @@ fn files(home: &Path) -> (BTreeSet<String>, BTreeSet<String>) {
             let name = path.strip_prefix(home).unwrap().to_str().unwrap();
             if PERMANENT_FILES.contains(&name) {
                 queue.push(path);
+            } else if name.starts_with("charges/") {
+                charges.push(name.to_owned());
             } else if let Some(project) = name.strip_prefix("projects/") {
                 projects.insert(project.to_owned());
                 let drafts = fs::read_dir(path.join("workspaces"));
@@ -258,6 +263,9 @@ fn files(home: &Path) -> (BTreeSet<String>, BTreeSet<String>) {
                 found.insert(name.to_owned());
             }
         }
+    }
+    if charges.len() > 1 {
+        found.extend(charges);
     }
     (found, projects)
 }

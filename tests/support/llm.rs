@@ -280,7 +280,8 @@ async fn handle_request(
     let reply = {
         let mut failed = recorded.failed.lock().unwrap();
         let failed = failed.entry(script::message(&conversation)).or_default();
-        let reply = script::reply(&conversation, *failed);
+        let mut reply = script::reply(&conversation, *failed);
+        reply.model = requested_model(path, &body);
         *failed += usize::from(reply.fail.is_some());
         reply
     };
@@ -320,6 +321,14 @@ async fn handle_request(
     let stream = stream.map(|piece| piece.map_err(io::Error::from));
     let kind = [(header::CONTENT_TYPE, "text/event-stream")];
     (kind, Body::from_stream(stream)).into_response()
+}
+
+/// The model that a request names, in its body or its path.
+fn requested_model(path: &str, body: &Value) -> String {
+    let in_path = path.rsplit_once("/models/").map(|(_, rest)| rest);
+    let in_path = in_path.and_then(|rest| rest.split(':').next());
+    let named = body["model"].as_str().or(in_path);
+    named.unwrap_or("mock-model").to_owned()
 }
 
 type Read = fn(&Value) -> Conversation;

@@ -84,14 +84,15 @@ impl Failure {
         }
     }
 
-    /// Words of which the error must have one, whatever the product makes of it.
+    /// Words of which the error must have one, whatever the product makes of it: the status, the
+    /// text of the model, or what the agent says instead of it.
     fn words(self) -> &'static [&'static str] {
         match self {
             Self::Key => &["401", "unauthorized", "authentication", "api key"],
-            Self::Forbidden => &["403", "forbidden", "permission"],
-            Self::BadRequest => &["400", "bad request", "invalid"],
+            Self::Forbidden => &["403", "forbidden", "permission", "do not have access"],
+            Self::BadRequest => &["400", "bad request", "invalid", "does not know"],
             Self::RateLimit => &["429", "rate limit", "too many requests"],
-            Self::Error => &["500", "server error"],
+            Self::Error => &["500", "server error", "server had an error", "high demand"],
             Self::Overloaded => &["503", "529", "overloaded", "unavailable"],
             Self::CutStream => &[
                 "connection",

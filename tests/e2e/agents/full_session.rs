@@ -338,9 +338,11 @@ impl Conversation {
 }
 
 /// The parts of a turn's events that are the same in every turn.
+/// How an agent's output is cut, and when a call of its model has been counted, differs from run to run.
 fn shape(events: &[Value]) -> Vec<Value> {
     let mut shape = Vec::new();
-    for event in events.iter().filter(|event| event["type"] != "delta") {
+    let is_compared = |event: &&Value| event["type"] != "delta" && event["type"] != "usage";
+    for event in events.iter().filter(is_compared) {
         let kept = ["type", "status", "stop_reason", "kind"].map(|key| event[key].clone());
         let text = event["text"].as_str().unwrap_or_default();
         let text = if event["type"] == "prompt" { "" } else { text };

@@ -296,13 +296,13 @@ async fn a_server_that_dies_leaves_no_half_of_a_rewind_or_fork() {
         "cat file-* new/file-* 2>/dev/null | sort -u; ls file-* new/file-* 2>/dev/null | wc -l";
     let mut turns = 2;
     let (mut state, mut known_rewinds) = (1, 0);
-    // How long a rewind takes when nothing kills it, and one back.
+    // About how long a rewind takes when nothing kills it; the moments then follow what they meet.
     let started = Instant::now();
     for turn in [1, 2] {
         rewind(&admin, &session, turn, "both").await;
         known_rewinds += 1;
     }
-    let duration = started.elapsed() / 2;
+    let mut longest = started.elapsed();
     let (mut undone, mut done_rounds) = (0, 0);
     for round in 0..MAX_ROUNDS {
         if undone >= 2 && done_rounds >= 2 {
@@ -320,8 +320,7 @@ async fn a_server_that_dies_leaves_no_half_of_a_rewind_or_fork() {
                 other.call_until_answered("session_fork", fork.clone()),
             )
         };
-        // The calls of both at once take longer than one, and their way to the server takes a part of it.
-        let moment = random.duration_below(duration * 2);
+        let moment = random.duration_below(longest);
         let _ = tokio::time::timeout(moment, calls).await;
         server.kill();
         server.start_again();
@@ -343,6 +342,11 @@ async fn a_server_that_dies_leaves_no_half_of_a_rewind_or_fork() {
         known_rewinds += done;
         done_rounds += done;
         undone += 1 - done;
+        longest = if seen == wanted {
+            longest * 2 / 3
+        } else {
+            longest * 3 / 2
+        };
         state = seen;
         admin.status(&session, "idle").await;
 

@@ -46,7 +46,7 @@ pub(super) fn write(reply: &Reply) -> Wire {
             "id": "chatcmpl-mock",
             "object": "chat.completion.chunk",
             "created": 1,
-            "model": "mock-model",
+            "model": reply.model,
             "choices": choices,
         })
     };

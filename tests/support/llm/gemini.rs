@@ -57,7 +57,7 @@ pub(super) fn write(reply: &Reply) -> Wire {
         }
         json!({
             "candidates": [candidate],
-            "modelVersion": "mock-model",
+            "modelVersion": reply.model,
             "usageMetadata": {
                 "promptTokenCount": INPUT_TOKENS,
                 "candidatesTokenCount": OUTPUT_TOKENS,

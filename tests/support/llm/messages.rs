@@ -55,7 +55,7 @@ pub(super) fn write(reply: &Reply) -> Wire {
         "id": format!("msg_{}", COUNT.fetch_add(1, Ordering::Relaxed)),
         "type": "message",
         "role": "assistant",
-        "model": "mock-model",
+        "model": reply.model,
         "content": [],
         "stop_reason": null,
         "stop_sequence": null,

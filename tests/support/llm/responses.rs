@@ -64,7 +64,7 @@ pub(super) fn write(reply: &Reply) -> Wire {
         "object": "response",
         "created_at": 1,
         "status": "in_progress",
-        "model": "mock-model",
+        "model": reply.model,
         "output": [],
     });
     let mut events = vec![event(

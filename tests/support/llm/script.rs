@@ -45,6 +45,8 @@ const SEARCH: &str = "ToolSearch";
 /// One answer of the model.
 #[derive(Debug, Default)]
 pub(super) struct Reply {
+    /// Which one answers: the one that was asked for.
+    pub(super) model: String,
     pub(super) thought: String,
     pub(super) text: String,
     pub(super) call: Option<Call>,

@@ -56,6 +56,7 @@ impl Engine {
             let mut waiting = Vec::new();
             loop {
                 if self.network().has_nothing_registered() {
+                    self.network().release_gate(&denials, &mut waiting).await;
                     match changes.recv().await {
                         Some(change) => waiting.push(change),
                         None => return,
@@ -94,6 +95,34 @@ impl Network<'_> {
         self.state().registrations.lock().is_empty()
     }
 
+    /// After a restart these are registered one by one; their connections must not be cut meanwhile.
+    async fn stored_containers(self) -> io::Result<impl Iterator<Item = String>> {
+        let stored = self.engine.store().containers().await;
+        let stored = stored.map_err(io::Error::other)?;
+        Ok(stored.into_iter().map(|container| container.id))
+    }
+
+    /// Tells a gate that runs which containers are gone; it ends when it has none. This server may have removed them
+    /// all at once, or an earlier one may have died before it said so.
+    async fn release_gate(self, denials: &mpsc::Sender<Denial>, waiting: &mut Vec<Change>) {
+        let data_dir = &self.gate_command().data_dir;
+        let Ok(mut client) = ControlClient::connect(data_dir, denials.clone()).await else {
+            waiting.clear();
+            return;
+        };
+        let released = async {
+            for change in waiting.drain(..) {
+                if let Change::Remove { id } = change {
+                    client.remove(&id).await?;
+                }
+            }
+            client.keep(self.stored_containers().await?.collect()).await
+        };
+        if let Err(error) = released.await {
+            tracing::warn!(%error, "the gate was not told which containers are gone");
+        }
+    }
+
     /// Connects, brings the gate up to date, and passes changes on until the gate ends or is not needed. Changes that
     /// are not confirmed yet stay in `waiting`.
     async fn link(
@@ -103,7 +132,6 @@ impl Network<'_> {
         waiting: &mut Vec<Change>,
     ) -> io::Result<()> {
         if self.has_nothing_registered() {
-            waiting.clear();
             return Ok(());
         }
         let command = self.gate_command();
@@ -112,13 +140,9 @@ impl Network<'_> {
             .configure(self.engine.settings().network.resolver)
             .await?;
         let registrations = self.state().registrations.lock().clone();
-        // After a restart the others are registered one by one; their connections must not be cut meanwhile.
-        let stored = self.engine.store().containers().await;
-        let stored = stored.map_err(io::Error::other)?.into_iter();
         let registered = registrations.keys().cloned();
-        client
-            .keep(registered.chain(stored.map(|it| it.id)).collect())
-            .await?;
+        let kept = registered.chain(self.stored_containers().await?);
+        client.keep(kept.collect()).await?;
         for (id, registration) in registrations {
             // One whose directory is gone must not keep the others from working.
             if let Err(error) = client.set(registration).await {

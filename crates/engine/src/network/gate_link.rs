@@ -56,7 +56,7 @@ impl Engine {
             let mut waiting = Vec::new();
             loop {
                 if self.network().has_nothing_registered() {
-                    self.network().release_gate(&denials, &mut waiting).await;
+                    self.network().release_gate(&reports, &mut waiting).await;
                     match changes.recv().await {
                         Some(change) => waiting.push(change),
                         None => return,
@@ -104,9 +104,9 @@ impl Network<'_> {
 
     /// Tells a gate that runs which containers are gone; it ends when it has none. This server may have removed them
     /// all at once, or an earlier one may have died before it said so.
-    async fn release_gate(self, denials: &mpsc::Sender<Denial>, waiting: &mut Vec<Change>) {
+    async fn release_gate(self, reports: &GateReports, waiting: &mut Vec<Change>) {
         let data_dir = &self.gate_command().data_dir;
-        let Ok(mut client) = ControlClient::connect(data_dir, denials.clone()).await else {
+        let Ok(mut client) = ControlClient::connect(data_dir, reports.clone()).await else {
             waiting.clear();
             return;
         };

@@ -4,7 +4,7 @@
 //! The server always gets the whole set of open questions, so that none is lost when it is restarted, and one that is
 //! missing has been withdrawn.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,6 +24,10 @@ const QUESTION_TIMEOUT: Duration = Duration::from_secs(120);
 const MAX_CONTAINER_QUESTIONS: usize = 8;
 /// Open questions of all containers.
 const MAX_QUESTIONS: usize = 1024;
+/// Questions that one container asks in the interval: a program that connects to ever other hosts, and waits for no answer,
+/// must not fill the log of a session.
+const MAX_RECENT_QUESTIONS: usize = 32;
+const RECENT_INTERVAL: Duration = Duration::from_secs(600);
 /// Connections of one container that wait for answers.
 const MAX_WAITING_CONNECTIONS: usize = 128;
 /// Answers of one container that are remembered.
@@ -64,6 +68,22 @@ struct State {
     /// Of all open questions.
     waiting: usize,
     remembered: HashMap<(Host, u16), (Answer, Instant)>,
+    /// When the questions of the last interval were asked, oldest first.
+    asked: VecDeque<Instant>,
+}
+
+impl State {
+    /// Why another question cannot be asked.
+    fn refusal(&mut self, now: Instant) -> Option<&'static str> {
+        if self.open.len() >= MAX_CONTAINER_QUESTIONS {
+            return Some("too many questions of this container are open");
+        }
+        let is_over = |at: &mut Instant| now.duration_since(*at) >= RECENT_INTERVAL;
+        while self.asked.pop_front_if(is_over).is_some() {}
+        let has_asked_enough = self.asked.len() >= MAX_RECENT_QUESTIONS;
+        has_asked_enough
+            .then_some("this container has asked too many questions in the last minutes")
+    }
 }
 
 #[derive(Debug)]
@@ -155,9 +175,12 @@ impl<'a> Waiting<'a> {
         if state.waiting >= MAX_WAITING_CONNECTIONS {
             return Err("too many connections of this container wait for an answer");
         }
-        let is_full = state.open.len() >= MAX_CONTAINER_QUESTIONS;
-        if is_full && !state.open.contains_key(&key) {
-            return Err("too many questions of this container are open");
+        if !state.open.contains_key(&key) {
+            let now = Instant::now();
+            if let Some(why) = state.refusal(now) {
+                return Err(why);
+            }
+            state.asked.push_back(now);
         }
         let open = state.open.entry(key.clone()).or_insert_with(|| {
             let timeout = SignedDuration::try_from(QUESTION_TIMEOUT).unwrap_or_default();
@@ -226,8 +249,8 @@ pub(crate) enum Outcome {
     Gone,
 }
 
-/// Asks whether a host that the rules do not name may be reached, and waits for the answer, for other rules or for the end of the program. `early` gets what the program sends
-/// meanwhile.
+/// Asks whether a host that the rules do not name may be reached, and waits for the answer, for other rules or for the
+/// end of the program. `early` gets what the program sends meanwhile.
 pub(crate) async fn ask(
     gate: &Gate,
     container: &ContainerGate,

@@ -198,6 +198,17 @@ pub enum PermissionDecision {
     Deny,
 }
 
+impl PermissionDecision {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::AllowAlways => "allow_always",
+            Self::AllowProject => "allow_project",
+            Self::Deny => "deny",
+        }
+    }
+}
+
 /// The numbers of tokens that agents reported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]

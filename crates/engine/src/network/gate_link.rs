@@ -30,7 +30,7 @@ pub(super) enum Change {
     Remove {
         id: String,
     },
-    /// Not a part of that state: without the gate that asked, nobody waits for it.
+    /// Not a part of that state: no other gate than the one that asked knows the question.
     Answer {
         question: String,
         answer: Answer,
@@ -182,8 +182,15 @@ impl Network<'_> {
 
     /// Replies to a change that the gate has been told of with all others.
     async fn confirm(self, client: &mut ControlClient, change: Change) {
-        if let Change::Set { id, reply } = change {
-            let _ = reply.send(self.set(client, &id).await);
+        match change {
+            Change::Set { id, reply } => {
+                let _ = reply.send(self.set(client, &id).await);
+            }
+            Change::Answer { question, answer } => {
+                // If it fails, the connection has ended, which the caller notices.
+                let _ = client.answer(question, answer).await;
+            }
+            Change::Remove { .. } => {}
         }
     }
 
@@ -196,7 +203,14 @@ impl Network<'_> {
     ) -> bool {
         match change {
             Change::Remove { id } => client.remove(&id).await.is_ok(),
-            Change::Answer { question, answer } => client.answer(question, answer).await.is_ok(),
+            Change::Answer { question, answer } => {
+                let taken = client.answer(question.clone(), answer.clone()).await;
+                if taken.is_err() && client.status().await.is_err() {
+                    waiting.push(Change::Answer { question, answer });
+                    return false;
+                }
+                true
+            }
             Change::Set { id, reply } => {
                 let result = self.set(client, &id).await;
                 if result.is_err() && client.status().await.is_err() {

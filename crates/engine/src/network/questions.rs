@@ -1,12 +1,13 @@
 //! Questions of the gate about hosts that no rule names, and which session is asked.
 //!
-//! A question goes to the session whose turn in that container started last. Its actor asks as for other permissions; if
-//! no turn runs there, the question is refused at once.
+//! A question goes to the session whose turn in that container started last: which program waits is not known. Its actor
+//! asks as for other permissions, and another session does when its turn ends first. If no turn runs there, the question
+//! is refused at once.
 
 use std::collections::HashMap;
 
 use oubliette_gate::{Answer, Question};
-use oubliette_model::{AwaitedRequestKind, SessionId};
+use oubliette_model::{AwaitedRequestKind, Host, SessionId};
 use oubliette_runtime::ContainerId;
 use oubliette_store::{PendingDecision, Project};
 use parking_lot::Mutex;
@@ -95,6 +96,18 @@ impl OpenQuestions {
         sessions
     }
 
+    /// Takes out a question that has no answer.
+    fn take_unanswered(&self, id: &str) -> Option<Question> {
+        let mut asked = self.asked.lock();
+        let is_open = asked.get(id).is_some_and(|it| !it.is_answered);
+        let taken = is_open.then(|| asked.remove(id)).flatten();
+        taken.map(|it| it.question)
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.asked.lock().len()
+    }
+
     fn is_asked(&self, id: &str) -> bool {
         self.asked.lock().contains_key(id)
     }
@@ -127,7 +140,7 @@ impl Engine {
                 }
                 for question in open {
                     if !questions.is_asked(&question.id) {
-                        self.network().ask_session(question).await;
+                        self.network().ask_session(question, None).await;
                     }
                 }
             }
@@ -140,8 +153,8 @@ impl Engine {
 
 impl Network<'_> {
     /// Has the actor of a session ask about a host.
-    async fn ask_session(self, question: Question) {
-        match self.session_to_ask(&question).await {
+    async fn ask_session(self, question: Question, except: Option<SessionId>) {
+        match self.session_to_ask(&question, except).await {
             Ok(Some((session, project))) => {
                 let questions = &self.state().questions;
                 let asked = AskedQuestion {
@@ -152,7 +165,10 @@ impl Network<'_> {
                 questions.asked.lock().insert(question.id, asked);
                 self.engine.sessions().wake(session, project.id);
             }
-            Ok(None) => self.refuse(&question.id, NOBODY, 0),
+            Ok(None) => {
+                self.engine.metrics().record_host_answer("nobody");
+                self.refuse(&question.id, NOBODY, 0);
+            }
             Err(error) => {
                 tracing::warn!(%error, "could not find a session to ask about a host");
                 self.refuse(&question.id, "the server failed to ask", 0);
@@ -160,8 +176,22 @@ impl Network<'_> {
         }
     }
 
+    /// Has another session of the same container ask, because the turn of the one that asked is over. The program that
+    /// waits may be the other one's.
+    pub(crate) async fn ask_another_session(self, question: &str, asked: SessionId) {
+        // Without an entry, the gate has not reported it yet, and it is asked anew when it does.
+        let open = self.state().questions.take_unanswered(question);
+        if let Some(question) = open {
+            self.ask_session(question, Some(asked)).await;
+        }
+    }
+
     /// The session that is asked already, or whose turn in the container started last.
-    async fn session_to_ask(self, question: &Question) -> Result<Option<(SessionId, Project)>> {
+    async fn session_to_ask(
+        self,
+        question: &Question,
+        except: Option<SessionId>,
+    ) -> Result<Option<(SessionId, Project)>> {
         let Some(container) = ContainerId::new(question.container.clone()) else {
             return Ok(None);
         };
@@ -174,6 +204,9 @@ impl Network<'_> {
             let Some(session) = store.session(id).await? else {
                 continue;
             };
+            if except == Some(id) {
+                continue;
+            }
             let agent = RunningAgent::of_session(&session, &project);
             let agent = agent.filter(|agent| agent.container == container && agent.is_in_turn);
             let Some(agent) = agent else {
@@ -212,11 +245,21 @@ impl Network<'_> {
         self.answer(question, answer);
     }
 
-    /// Refuses what a session without an actor cannot be asked any more.
-    pub(super) fn refuse_of_session(self, session: SessionId) {
+    /// Has others ask what a session without an actor cannot ask any more.
+    pub(super) async fn release_questions(self, session: SessionId) {
         for question in self.state().questions.of_session(session) {
-            self.refuse(&question.id, NOBODY, 0);
+            self.ask_another_session(&question.id, session).await;
         }
+    }
+
+    /// Whether the rules that a container has now allow a host.
+    pub(crate) fn allows_now(self, container: &ContainerId, host: &str, port: u16) -> bool {
+        let registrations = self.state().registrations.lock();
+        let rules = registrations.get(container.as_str()).map(|it| &it.rules);
+        let (Some(rules), Ok(host)) = (rules, host.parse::<Host>()) else {
+            return false;
+        };
+        rules.decide(&host, port).is_allowed
     }
 }
 
@@ -259,6 +302,7 @@ mod tests {
         assert_eq!(questions.of_session(session), [question("1")]);
         questions.mark_answered("1");
         assert!(questions.of_session(session).is_empty() && questions.is_asked("1"));
+        assert_eq!(questions.take_unanswered("1"), None);
         assert_eq!(questions.retain_open(&[question("1")]), []);
         assert_eq!(questions.retain_open(&[]), [session]);
         assert!(!questions.is_asked("1"));

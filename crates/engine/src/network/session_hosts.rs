@@ -26,6 +26,11 @@ impl SessionHosts {
         let own = hosts.values().filter(|(own, _)| own == container);
         own.flat_map(|(_, hosts)| hosts.iter().cloned()).collect()
     }
+
+    /// Forgets the hosts of a container that is stopped. A session that goes on in another start of it brings its own again.
+    pub(super) fn forget_container(&self, container: &str) {
+        self.hosts.lock().retain(|_, (own, _)| own != container);
+    }
 }
 
 impl Network<'_> {
@@ -90,7 +95,7 @@ impl Network<'_> {
 
     /// Forgets a session whose actor has ended.
     pub(crate) async fn forget_session(self, session: SessionId) {
-        self.refuse_of_session(session);
+        self.release_questions(session).await;
         let removed = self.state().session_hosts.hosts.lock().remove(&session);
         if let Some((container, _)) = removed {
             self.send_again(&container).await;

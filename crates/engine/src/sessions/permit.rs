@@ -2,6 +2,7 @@
 
 use oubliette_model::{
     Access, AwaitedRequestKind, Mode, PermissionDecision, ProjectId, SessionId, TokenId,
+    may_answer_about_host,
 };
 use oubliette_store::DecisionOutcome;
 use schemars::JsonSchema;
@@ -59,9 +60,9 @@ async fn check_host_answer(
     project: ProjectId,
     decision: PermissionDecision,
 ) -> Result<()> {
-    if actor.is_agent() && decision != PermissionDecision::Deny {
+    if !may_answer_about_host(actor.is_agent(), decision) {
         return Err(EngineError::refused(
-            "an agent may not allow hosts, whatever its scope; a token that is not an agent's can",
+            "an agent may not allow hosts, whatever its scope; the caller that started its tree can",
         ));
     }
     if decision == PermissionDecision::AllowProject {
@@ -76,7 +77,7 @@ pub(crate) struct Permit;
 
 impl Operation for Permit {
     const NAME: &'static str = "session_permit";
-    const ABOUT: &'static str = "Answer a permission or budget request.\n\n\
+    const ABOUT: &'static str = "Answer a request for a permission, a budget or a host.\n\n\
          Unanswered ones are denied after a timeout.\n\n\
          Whether the agent may use a tool, whether its tree may spend more than `max_cost_usd`, or whether its container may \
          reach a host (kind `network`): `allow` now, `allow_always` while the session lives, `allow_project` by a rule of the \
@@ -92,7 +93,7 @@ impl Operation for Permit {
             restricted: match params.decision {
                 _ if params.max_cost_usd.is_some() => Some("max_cost_usd"),
                 // It does what `network_allow` does, which the same tokens may call.
-                PermissionDecision::AllowProject => Some("network_policy"),
+                PermissionDecision::AllowProject => Some("allow_project"),
                 _ => None,
             },
             decides: true,
@@ -116,6 +117,11 @@ impl Operation for Permit {
             .find(|decision| decision.request_id == params.request_id);
         let kind = asked.map(|decision| decision.kind);
         let answer = if kind == Some(AwaitedRequestKind::Network) {
+            if params.max_cost_usd.is_some() {
+                return Err(EngineError::invalid(
+                    "`max_cost_usd` answers only requests of the kind `budget`; this one is about a host",
+                ));
+            }
             check_host_answer(engine, actor, session.project_id, params.decision).await?;
             serde_json::to_string(&HostAnswer {
                 token_id: actor.token_id,

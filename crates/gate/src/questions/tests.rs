@@ -179,6 +179,27 @@ async fn the_number_of_questions_and_of_connections_that_wait_is_bounded() {
 }
 
 #[tokio::test]
+async fn programs_that_wait_for_no_answer_ask_a_bounded_number_of_questions() {
+    let bench = Bench::new();
+    for number in 0..MAX_RECENT_QUESTIONS {
+        let (program, asking) = bench.connect(&format!("n{number}.org"));
+        bench.wait_for(1, 1).await;
+        drop(program);
+        assert_eq!(outcome(asking).await, Outcome::Gone);
+    }
+    for number in 0..1000 {
+        let (_program, refused) = bench.connect(&format!("more{number}.org"));
+        let reason = refusal(outcome(refused).await);
+        assert!(reason.contains("asked too many questions"), "{reason}");
+    }
+    let container = bench.gate.all_containers().remove(0);
+    let mut state = container.questions.0.lock();
+    assert!(state.refusal(Instant::now()).is_some());
+    let later = Instant::now() + RECENT_INTERVAL;
+    assert_eq!((state.refusal(later), state.asked.len()), (None, 0));
+}
+
+#[tokio::test]
 async fn a_question_is_withdrawn_with_the_last_program_that_waits() {
     let bench = Bench::new();
     let (mut first, asking) = bench.connect("new.org");

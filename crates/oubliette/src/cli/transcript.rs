@@ -408,11 +408,14 @@ fn describe_answer(event: &Value) -> String {
     let decision = match event["decision"].as_str() {
         Some("allow") => "allowed",
         Some("allow_always") => "allowed, also next time",
+        Some("allow_project") => "allowed for the project",
         _ => "denied",
     };
     match event["by"].as_str() {
         Some("deadline") => format!("{decision}: it was not answered in time"),
         Some("interrupt") => format!("{decision}: the turn was interrupted"),
+        Some("rule") => format!("{decision}: a rule allows it now"),
+        Some("withdrawn") => "not needed any more: the program waits no longer".to_owned(),
         _ => decision.to_owned(),
     }
 }

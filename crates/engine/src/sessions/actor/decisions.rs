@@ -12,7 +12,6 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use super::event_builder::input_of;
-use super::questions::TURN_OVER;
 use super::{ActorError, RESTORE_PAGE_BYTES, RESTORE_PAGE_EVENTS, SessionActor};
 use crate::EngineError;
 use crate::workspaces::path_in_container;
@@ -218,8 +217,9 @@ impl SessionActor<'_> {
         for decision in due {
             let (verdict, by) = match decision.verdict {
                 Some(verdict) => (verdict, "caller"),
-                None if self.is_withdrawn(&decision) => (PermissionDecision::Deny, "withdrawn"),
-                None => (PermissionDecision::Deny, "deadline"),
+                None if decision.deadline <= now => (PermissionDecision::Deny, "deadline"),
+                None if self.is_allowed_by_rule(&decision) => (PermissionDecision::Allow, "rule"),
+                None => (PermissionDecision::Deny, "withdrawn"),
             };
             match decision.kind {
                 AwaitedRequestKind::Permission => {
@@ -228,7 +228,11 @@ impl SessionActor<'_> {
                 AwaitedRequestKind::Budget => {
                     self.apply_budget_decision(verdict, decision.answer).await?;
                 }
-                AwaitedRequestKind::Network => self.apply_host_decision(&decision).await?,
+                AwaitedRequestKind::Network => {
+                    let outcome = if by == "caller" { verdict.as_str() } else { by };
+                    self.engine.metrics().record_host_answer(outcome);
+                    self.apply_host_decision(&decision).await?;
+                }
                 AwaitedRequestKind::CallerTool => {}
             }
             self.close_decision(decision.request_id, verdict, by);
@@ -277,7 +281,8 @@ impl SessionActor<'_> {
                 self.answer_permission(&decision.detail, None);
             }
             if decision.kind == AwaitedRequestKind::Network {
-                self.refuse_host(&decision.detail, TURN_OVER);
+                self.engine.metrics().record_host_answer("interrupt");
+                self.release_host(&decision).await;
             }
             self.close_decision(decision.request_id, PermissionDecision::Deny, "interrupt");
         }

@@ -14,7 +14,6 @@ use crate::network::questions::HostQuestion;
 use crate::operations::Operation;
 use crate::sessions::permit::HostAnswer;
 
-pub(super) const TURN_OVER: &str = "the turn ended before the question about it was answered";
 const NOT_ANSWERED: &str = "nobody answered the question about it in time";
 const DENIED: &str = "a caller who was asked denied it";
 const ALLOWED: &str = "allowed by a caller who was asked";
@@ -51,7 +50,10 @@ impl SessionActor<'_> {
             if turn.is_some_and(|turn| turn.cancelled.is_none()) {
                 self.ask_about_host(question).await?;
             } else {
-                self.engine.network().refuse(&question.id, TURN_OVER, 0);
+                let network = self.engine.network();
+                network
+                    .ask_another_session(&question.id, self.session.id)
+                    .await;
             }
         }
         Ok(())
@@ -122,9 +124,24 @@ impl SessionActor<'_> {
         Ok(())
     }
 
-    pub(super) fn refuse_host(&self, detail: &str, reason: &str) {
-        if let Ok(asked) = serde_json::from_str::<HostQuestion>(detail) {
-            self.engine.network().refuse(&asked.question, reason, 0);
+    /// Whether nobody waits for a decision any more because a rule allows the host.
+    pub(super) fn is_allowed_by_rule(&self, decision: &PendingDecision) -> bool {
+        let live = self.process.live.as_ref();
+        let container = live.map(|live| live.container_id(&self.project));
+        let asked = HostQuestion::of_decision(decision);
+        let network = self.engine.network();
+        container.zip(asked).is_some_and(|(container, asked)| {
+            network.allows_now(&container, &asked.host, asked.port)
+        })
+    }
+
+    /// Leaves a question to another session of the same container, because this one's turn is over.
+    pub(super) async fn release_host(&self, decision: &PendingDecision) {
+        if let Some(asked) = HostQuestion::of_decision(decision) {
+            let network = self.engine.network();
+            network
+                .ask_another_session(&asked.question, self.session.id)
+                .await;
         }
     }
 

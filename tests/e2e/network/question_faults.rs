@@ -121,11 +121,13 @@ async fn an_interrupted_and_an_ended_session_leave_no_question(runtime: &str) {
         assert_eq!(answers[0]["by"], "interrupt", "{stop}");
         let found = admin.session(&session).await;
         assert_eq!(found["waiting_for"], Value::Null, "{found}");
-        wait_until("the end of the program", async || {
-            // The agent of a session that is ended is killed with what it started.
-            stop == "session_end" || workspace.join("ended").exists()
-        })
-        .await;
+        // The agent of a session that is ended is killed with what it started.
+        if stop == "session_interrupt" {
+            let ended = workspace.join("ended");
+            wait_until("the end of the program", async || ended.exists()).await;
+            let text = std::fs::read_to_string(workspace.join("out")).unwrap();
+            assert!(text.ends_with("403"), "{text}");
+        }
     }
     let metrics = support::http().get(format!("{}/metrics", bench.server.base()));
     let metrics = metrics.bearer_auth(bench.server.admin_key());

@@ -150,7 +150,13 @@ impl SessionActor<'_> {
         let Some(pattern) = pattern_of(asked) else {
             return;
         };
-        if hosts.len() >= MAX_SESSION_HOSTS || hosts.contains(&pattern) {
+        if hosts.contains(&pattern) {
+            return;
+        }
+        if hosts.len() >= MAX_SESSION_HOSTS {
+            self.step.events.log(format!(
+                "{pattern} is allowed this time only: {MAX_SESSION_HOSTS} hosts are allowed for the session already"
+            ));
             return;
         }
         hosts.push(pattern);

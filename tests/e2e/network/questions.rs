@@ -37,7 +37,7 @@ impl Bench {
     /// A line of the demo agent that fetches from a host.
     pub(super) fn fetch(&self, host: &str) -> String {
         let program = match self.runtime.as_str() {
-            "docker" => "wget -q -T 100 -O -",
+            "docker" => "wget -q -O -",
             _ => "curl -sS -f -m 100",
         };
         format!("/sh {program} http://{host}/")
@@ -239,8 +239,8 @@ async fn denied_hosts_private_addresses_and_containers_without_a_turn_are_not_as
     let status = proxy_status(&bench.admin, &bench.project, "http://new.test/").await;
     assert_eq!(status, "403 000");
     let denied = log_of(&bench.admin, &bench.project, "denied").await;
-    let reason = denied[0]["reason"].as_str().unwrap_or_default();
-    assert!(reason.contains("no turn runs"), "{denied:?}");
+    let rule = denied[0]["rule"].as_str().unwrap();
+    assert!(rule.contains("no turn runs"), "{denied:?}");
     let line = "/sh for it in evil.test 10.0.0.1 169.254.169.254 127.0.0.1 '[::1]'; do \
                 curl -g -s -m 20 -o /dev/null -w '%{http_code} ' --noproxy '' -x http://127.0.0.1:3128 http://$it/; done";
     let session = bench.admin.spawn(&bench.project, line).await;

@@ -292,7 +292,7 @@ pub(crate) async fn ask(
         outcome = answered => outcome,
         outcome = rules_that_decide(container.rules(), host, port) => outcome,
         () = until_closed(program, early) => Outcome::Gone,
-        () = tokio::time::sleep(left) => refused("nobody answered the question about it in time"),
+        () = tokio::time::sleep(left) => refused("no caller answered the question about it in time"),
     }
 }
 
@@ -331,7 +331,7 @@ async fn until_closed(stream: &UnixStream, early: &mut Vec<u8>) {
             Err(_) => return,
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 #[cfg(test)]

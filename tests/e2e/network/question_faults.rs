@@ -77,7 +77,7 @@ async fn a_question_of_a_killed_gate_is_withdrawn_and_asked_again(runtime: &str)
 }
 
 #[test(each(sandbox))]
-async fn a_question_that_nobody_answers_ends_with_its_time(runtime: &str) {
+async fn a_question_without_an_answer_ends_with_its_time(runtime: &str) {
     let (names, address) = (NameServer::start(), loopback_address());
     names.set("new.test", address);
     let _web = WebServer::start(address, 80);
@@ -95,7 +95,7 @@ async fn a_question_that_nobody_answers_ends_with_its_time(runtime: &str) {
     let of = |kind: &str| log.iter().find(|event| event["type"] == kind).unwrap();
     assert_eq!(of("permission_answer")["by"], "deadline");
     let reason = of("network_denied")["reason"].as_str().unwrap();
-    assert!(reason.contains("nobody answered"), "{reason}");
+    assert!(reason.contains("no caller answered"), "{reason}");
 }
 
 #[test(each(sandbox))]

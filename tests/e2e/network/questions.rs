@@ -235,7 +235,7 @@ async fn denied_hosts_private_addresses_and_containers_without_a_turn_are_not_as
     runtime: &str,
 ) {
     let bench = Bench::start(runtime).await;
-    // No turn runs: nobody could be asked.
+    // No turn runs, so that no caller can be asked.
     let status = proxy_status(&bench.admin, &bench.project, "http://new.test/").await;
     assert_eq!(status, "403 000");
     let denied = log_of(&bench.admin, &bench.project, "denied").await;

@@ -166,7 +166,7 @@ impl Network<'_> {
                 self.engine.sessions().wake(session, project.id);
             }
             Ok(None) => {
-                self.engine.metrics().record_host_answer("nobody");
+                self.engine.metrics().record_host_answer("no_turn");
                 self.refuse(&question.id, NOBODY, 0);
             }
             Err(error) => {

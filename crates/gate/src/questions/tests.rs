@@ -237,11 +237,11 @@ async fn a_removed_container_leaves_no_question() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_that_nobody_answers_ends_with_its_time() {
+async fn a_question_without_an_answer_ends_with_its_time() {
     let bench = Bench::new();
     let (_program, asking) = bench.connect("new.org");
     // Paused time passes by itself.
     let (outcome, _) = asking.await.unwrap();
-    assert!(refusal(outcome).contains("nobody answered"));
+    assert!(refusal(outcome).contains("no caller answered"));
     assert_eq!(bench.gate.open_questions(), []);
 }

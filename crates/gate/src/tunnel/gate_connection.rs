@@ -44,7 +44,7 @@ impl GateSocket {
     ) -> Option<Result<(UnixStream, Vec<u8>), Refusal>> {
         tokio::select! {
             opened = self.open_for(host.to_owned(), port, way) => Some(opened),
-            // A question for nobody must not stay open.
+            // A question that no program waits for must not stay open.
             () = wait_until_gone(program) => None,
         }
     }

@@ -14,7 +14,7 @@ use crate::network::questions::HostQuestion;
 use crate::operations::Operation;
 use crate::sessions::permit::HostAnswer;
 
-const NOT_ANSWERED: &str = "nobody answered the question about it in time";
+const NOT_ANSWERED: &str = "no caller answered the question about it in time";
 const DENIED: &str = "a caller who was asked denied it";
 const ALLOWED: &str = "allowed by a caller who was asked";
 /// How long a host that was allowed once can be connected to: a program may try again, or open several connections.
@@ -86,7 +86,7 @@ impl SessionActor<'_> {
             && asked.is_some_and(|asked| questions.is_withdrawn(&asked.question))
     }
 
-    /// Tells the gate what was decided; without a verdict, that nobody answered.
+    /// Tells the gate what was decided; without a verdict, that no caller answered.
     pub(super) async fn apply_host_decision(
         &mut self,
         decision: &PendingDecision,
@@ -124,7 +124,7 @@ impl SessionActor<'_> {
         Ok(())
     }
 
-    /// Whether nobody waits for a decision any more because a rule allows the host.
+    /// Whether no program waits for a decision any more because a rule allows the host.
     pub(super) fn is_allowed_by_rule(&self, decision: &PendingDecision) -> bool {
         let live = self.process.live.as_ref();
         let container = live.map(|live| live.container_id(&self.project));

@@ -78,7 +78,8 @@ impl User {
 
     async fn cli_in(&self, directory: &Path, arguments: &[&str]) -> Output {
         let mut command = tokio::process::Command::from(self.command(directory));
-        command.args(arguments).output().await.unwrap()
+        command.args(arguments).kill_on_drop(true);
+        command.output().await.unwrap()
     }
 
     fn command(&self, directory: &Path) -> Command {

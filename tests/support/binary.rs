@@ -2,8 +2,12 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::LazyLock;
+use std::process::{Command, Output, Stdio};
+use std::sync::{LazyLock, mpsc};
+use std::time::Duration;
+
+use oubliette_test_harness::scaled;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Names the `oubliette` binary to test. Without it, one is built.
 pub(crate) const VARIABLE: &str = "OUBLIETTE_TEST_BINARY";
@@ -69,9 +73,16 @@ pub fn binary() -> &'static Path {
 /// The variable that keeps commands from starting a server: most tests have one, and none must be left.
 pub const NO_AUTOSTART: (&str, &str) = ("OUBLIETTE_AUTOSTART__ENABLED", "false");
 
+/// Longer than a turn that an agent's model fails takes.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
+
 /// Runs the command line on a data directory, in an environment of its own. It starts no server.
+///
+/// # Panics
+/// If the command does not end.
 pub fn cli<S: AsRef<OsStr>>(home: &Path, arguments: impl IntoIterator<Item = S>) -> Output {
-    Command::new(binary())
+    let mut command = Command::new(binary());
+    command
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("HOME", home)
@@ -80,8 +91,21 @@ pub fn cli<S: AsRef<OsStr>>(home: &Path, arguments: impl IntoIterator<Item = S>)
         // Not in a repository: there `run` works on a copy of it.
         .current_dir(home)
         .args(arguments)
-        .output()
-        .unwrap()
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let pid = Pid::from_child(&child);
+    let (sender, output) = mpsc::channel();
+    std::thread::spawn(move || sender.send(child.wait_with_output()));
+    match output.recv_timeout(scaled(COMMAND_TIMEOUT)) {
+        Ok(output) => output.unwrap(),
+        Err(_) => {
+            // Not waited for yet, so the pid is still its own.
+            let _ = kill_process(pid, Signal::KILL);
+            panic!("this command does not end: {command:?}");
+        }
+    }
 }
 
 /// Runs the command line on a data directory without blocking the test's other tasks.

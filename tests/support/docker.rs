@@ -79,13 +79,18 @@ const STUBS: [(&str, &str); 3] = [
 
 /// Asks the Docker engine; none if there is none.
 pub(crate) fn request(method: &str, path: &str) -> Option<Value> {
-    let answer = send(method, path, &[])?;
+    request_at(Path::new(DOCKER_SOCKET), method, path)
+}
+
+/// Asks the engine at a socket.
+pub(crate) fn request_at(socket: &Path, method: &str, path: &str) -> Option<Value> {
+    let answer = send(socket, method, path, &[])?;
     serde_json::from_str(&answer).ok()
 }
 
 /// The body of an answer.
-fn send(method: &str, path: &str, body: &[u8]) -> Option<String> {
-    let mut stream = UnixStream::connect(DOCKER_SOCKET).ok()?;
+fn send(socket: &Path, method: &str, path: &str, body: &[u8]) -> Option<String> {
+    let mut stream = UnixStream::connect(socket).ok()?;
     // The old version of the protocol, in which an answer ends with its connection.
     let request = format!(
         "{method} {path} HTTP/1.0\r\nHost: engine\r\nContent-Type: application/x-tar\r\n\
@@ -112,7 +117,9 @@ pub fn userland() -> &'static str {
             return name;
         }
         let path = format!("/images/create?fromSrc=-&repo={repository}&tag={tag}");
-        let answer = send("POST", &path, &archive(&files)).expect("run tests/docker first");
+        let socket = Path::new(DOCKER_SOCKET);
+        let answer = send(socket, "POST", &path, &archive(&files));
+        let answer = answer.expect("run tests/docker first");
         assert!(answer.contains("sha256:"), "no image was made: {answer}");
         name
     });

@@ -15,13 +15,14 @@ const DRIP_INTERVAL: Duration = Duration::from_millis(50);
 
 /// An address of this machine that no other test uses.
 pub fn loopback_address() -> Ipv4Addr {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
     let number = NEXT.fetch_add(1, Ordering::Relaxed) as u32;
+    assert!(number < 15, "a test has at most 14 addresses");
     let process = std::process::id().wrapping_mul(16).wrapping_add(number);
-    // 127.96.0.0/11, without the addresses that end with 0 or 255.
+    // 127.96.0.0/11. None ends with 0 or 255.
     let [_, _, high, low] = process.to_be_bytes();
     let second = 96 + ((process >> 16) & 0x1f) as u8;
-    Ipv4Addr::new(127, second, high, low.clamp(1, 254))
+    Ipv4Addr::new(127, second, high, low)
 }
 
 /// The answers to the questions for a name, in turn; the last one again and again.

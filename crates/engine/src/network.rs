@@ -155,13 +155,12 @@ impl<'a> Network<'a> {
 
     /// Ends the connections of a container that was stopped or removed.
     pub(crate) async fn unregister(self, id: &ContainerId) {
-        let removed = self.state().registrations.lock().remove(id.as_str());
+        self.state().registrations.lock().remove(id.as_str());
         self.state().session_hosts.forget_container(id.as_str());
-        if removed.is_some() {
-            let change = Change::Remove { id: id.to_string() };
-            // Without the task, the server is stopping.
-            let _ = self.state().changes.send(change).await;
-        }
+        // The gate may have it from an earlier server.
+        let change = Change::Remove { id: id.to_string() };
+        // Without the task, the server is stopping.
+        let _ = self.state().changes.send(change).await;
     }
 
     /// Applies changed rules of a project to its containers that run, and returns when the gate has them: new connections are

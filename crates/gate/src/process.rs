@@ -30,7 +30,7 @@ const LOCK_NAME: &str = "gate.lock";
 const LOCK_TIMEOUT: Duration = Duration::from_secs(15);
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// Without a container, the gate ends after this time.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Servers and commands that are connected.
 const MAX_CONTROL_CONNECTIONS: usize = 32;
 const MAX_OPEN_FILES: u64 = 65_536;

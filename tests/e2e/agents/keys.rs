@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use oubliette_test_harness::scaled;
 use serde_json::{Value, json};
 use support::Relay;
 use support::relay::keys_of_session;
@@ -24,7 +25,7 @@ async fn a_key_is_made_for_each_start_of_an_agent_and_ends_with_it() {
     assert!(of_session(tokens.ok()).is_some_and(|token| token["scope"] == own));
     assert!(!tokens.text.contains(&key));
     // An agent that is stopped for being idle takes its key along.
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + scaled(Duration::from_secs(30));
     while server.with_key(&key).tools().await.len() > 1 {
         assert!(Instant::now() < deadline, "the key is still valid");
     }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use oubliette_test_harness::scaled;
 use serde_json::{Value, json};
 use support::{Server, runtime_name, server_with, wait_until};
 
@@ -60,7 +61,7 @@ async fn commands_that_fail_to_start_are_killed_or_time_out_are_reported(runtime
         (&json!(true), &Value::Null)
     );
     assert_eq!(ended["stdout"], "begun\n");
-    assert!(started.elapsed() < Duration::from_secs(40));
+    assert!(started.elapsed() < scaled(Duration::from_secs(40)));
     let left = admin
         .exec(&id, "ps 2>/dev/null | grep -c 'sleep 100[0]'; true")
         .await;
@@ -76,7 +77,7 @@ async fn commands_that_fail_to_start_are_killed_or_time_out_are_reported(runtime
         (&json!("done\n"), &json!(0))
     );
     assert!(
-        started.elapsed() < Duration::from_secs(20),
+        started.elapsed() < scaled(Duration::from_secs(20)),
         "a child held the command open"
     );
 }
@@ -363,7 +364,7 @@ async fn rebuilding_makes_containers_start_afresh_and_keeps_files(runtime: &str)
             support::pause().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), free)
+    tokio::time::timeout(scaled(Duration::from_secs(60)), free)
         .await
         .expect("the command still runs");
     admin.exec(&id, "echo x > /etc/installed").await;
@@ -419,7 +420,7 @@ async fn idle_containers_are_stopped_and_the_next_use_starts_them(runtime: &str)
             support::pause().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), stopped)
+    tokio::time::timeout(scaled(Duration::from_secs(30)), stopped)
         .await
         .expect("it never stops");
     assert_eq!(admin.exec(&id, "echo back").await["stdout"], "back\n");

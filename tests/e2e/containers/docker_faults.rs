@@ -4,6 +4,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use oubliette_test_harness::scaled;
 use serde_json::json;
 use support::{
     DockerProxy, DockerState, Modern, Server, ServerOptions, binary, docker_options, eventually,
@@ -129,7 +130,10 @@ async fn running_containers_work_while_the_engine_is_gone_or_silent() {
     );
     assert_eq!(running.await.unwrap()["stdout"], "done\n");
     // Less than the time after which a request to a silent engine is given up.
-    assert!(begun.elapsed() < Duration::from_secs(25), "it was held up");
+    assert!(
+        begun.elapsed() < scaled(Duration::from_secs(25)),
+        "it was held up"
+    );
     assert!(!waiting.is_finished());
     proxy.set(DockerState::Works);
     assert_eq!(waiting.await.unwrap()["stdout"], "late\n");
@@ -186,6 +190,6 @@ async fn a_container_that_the_engine_ends_is_reported_and_started_again() {
     support::kill_containers(server.home());
     let reply = running.await.unwrap();
     assert!(reply.sentence().contains("ended"), "{}", reply.text);
-    assert!(killed.elapsed() < Duration::from_secs(60));
+    assert!(killed.elapsed() < scaled(Duration::from_secs(60)));
     assert_eq!(admin.exec(&id, "echo again").await["stdout"], "again\n");
 }

@@ -4,7 +4,7 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
 use serde_json::json;
-use support::{RunAs, Server, docker_options, server_with, wait_until};
+use support::{RootlessDocker, RunAs, Server, docker_options, server_with, wait_until};
 
 const UID: u32 = 65_431;
 const GID: u32 = 65_430;
@@ -100,6 +100,43 @@ async fn files_of_root_are_given_to_the_user_or_removed() {
     server.start_again();
     let trash = server.home().join("projects/.deleted/rooted");
     wait_until("the removal", async || !trash.exists()).await;
+}
+
+/// In the engine of an ordinary user, that user is root in containers, and only there.
+#[test(needs(docker, root), limit = 300)]
+async fn in_rootless_docker_the_user_owns_all_files() {
+    let user = RunAs {
+        uid: UID,
+        gid: GID,
+        group: GID,
+    };
+    let engine = RootlessDocker::start(user);
+    let mut options = docker_options("");
+    options.run_as = Some(user);
+    options.env = vec![("DOCKER_HOST".to_owned(), engine.host())];
+    let mut server = Server::start_with(options);
+    let admin = server.admin();
+    let kind = json!({ "container_type": "base" });
+    admin.call("image_rebuild", kind).await.ok();
+    let id = admin.project("one").await;
+    let ran = admin.exec(&id, "id -u; id -g; touch made ~/made").await;
+    assert_eq!(ran["stdout"], "0\n0\n", "{ran}");
+    let session = admin.spawn(&id, "/sh id -u > agent; chmod 000 agent").await;
+    assert_eq!(admin.turn(&session, 1).await["stop_reason"], "end_turn");
+    let project = server.home().join("projects").join(&id);
+    for file in ["workspace/made", "workspace/agent", "home/made"] {
+        let found = std::fs::metadata(project.join(file)).unwrap();
+        assert_eq!((found.uid(), found.gid()), (UID, GID), "{file}");
+    }
+    // A server that starts again finds the container.
+    server.kill();
+    server.start_again();
+    let again = server.admin().exec(&id, "ls made").await;
+    assert_eq!(again["stdout"], "made\n", "{again}");
+
+    let gone = json!({ "project_id": id });
+    server.admin().call("project_delete", gone).await.ok();
+    server.assert_nothing_left().await;
 }
 
 #[test(needs(docker, root))]

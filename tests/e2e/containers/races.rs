@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use oubliette_test_harness::scaled;
 use serde_json::{Value, json};
 use support::{Modern, Random, Reply, server_with};
 
@@ -51,12 +52,16 @@ async fn race(admin: &Modern, workers: Vec<Calls>) -> Answers {
             let begun = Instant::now();
             let reply = admin.call(tool, arguments).await;
             let took = begun.elapsed();
-            assert!(took < CALL_TIMEOUT, "{tool} took {took:?}: {}", reply.text);
+            assert!(
+                took < scaled(CALL_TIMEOUT),
+                "{tool} took {took:?}: {}",
+                reply.text
+            );
             answers.push(read(tool, &reply));
         }
         answers
     });
-    let all = tokio::time::timeout(RACE_TIMEOUT, join_all(running)).await;
+    let all = tokio::time::timeout(scaled(RACE_TIMEOUT), join_all(running)).await;
     let mut answers = Answers::new();
     for answer in all.expect("a deadlock").into_iter().flatten() {
         *answers.entry(answer).or_default() += 1;
@@ -117,7 +122,7 @@ async fn a_command_whose_container_is_stopped_is_answered(runtime: &str) {
         admin.call("container_stop", stop).await.ok()["stopped"],
         true
     );
-    let reply = tokio::time::timeout(CALL_TIMEOUT, running)
+    let reply = tokio::time::timeout(scaled(CALL_TIMEOUT), running)
         .await
         .expect("no answer")
         .unwrap();

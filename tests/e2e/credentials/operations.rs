@@ -11,6 +11,8 @@ use crate::documents::install_demo_as;
 
 const FIRST: &str = "sk-ant-first-0123456789";
 const SECOND: &str = "sk-ant-second-9876543210";
+/// A network in which agents get the keys themselves, so that they can say which.
+const DIRECT: &str = "[network]\ndefault = \"host\"\n";
 const CODED: &str =
     "echo \"$ANTHROPIC_API_KEY\" | tr a-z n-za-m; echo \" $ANTHROPIC_BASE_URL $ANTHROPIC_API_KEY\"";
 
@@ -35,8 +37,10 @@ fn text(completion: &Value) -> &str {
 
 #[test(needs(sandbox))]
 async fn a_credential_is_used_without_a_restart_and_its_value_is_shown_nowhere() {
-    let more = "[credentials.old]\nkind = \"openai\"\nvalue = \"sk-of-the-configuration\"\n";
-    let mut server = scripted_server(&["claude"], more);
+    let more = format!(
+        "{DIRECT}[credentials.old]\nkind = \"openai\"\nvalue = \"sk-of-the-configuration\"\n"
+    );
+    let mut server = scripted_server(&["claude"], &more);
     let admin = server.admin();
     let mut add = key(&format!(" {FIRST}\n"));
     add["base_url"] = json!("https://gateway.example.com/v1");
@@ -105,8 +109,10 @@ async fn a_credential_is_used_without_a_restart_and_its_value_is_shown_nowhere()
 
 #[test(needs(sandbox))]
 async fn a_removed_credential_is_named_by_the_agents_that_need_it() {
-    let more = "[credentials.old]\nkind = \"anthropic\"\nvalue = \"sk-of-the-configuration\"\n";
-    let server = scripted_server(&["claude"], more);
+    let more = format!(
+        "{DIRECT}[credentials.old]\nkind = \"anthropic\"\nvalue = \"sk-of-the-configuration\"\n"
+    );
+    let server = scripted_server(&["claude"], &more);
     let admin = server.admin();
     admin.call("credential_add", key(FIRST)).await.ok();
     let one = project(&admin, "one", "claude", &["work"]).await;

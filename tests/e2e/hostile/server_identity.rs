@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -317,44 +317,61 @@ fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
+/// A server whose standard output is a pipe; it ends with this.
+struct PrintingServer {
+    process: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl PrintingServer {
+    fn start(home: &Path) -> Self {
+        let mut process = Command::new(binary())
+            .env("OUBLIETTE_HOME", home)
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        Self { process, output }
+    }
+
+    /// What it prints, up to the line with this text.
+    fn read_until(&mut self, text: &str) -> String {
+        let mut printed = String::new();
+        while !printed.contains(text) {
+            let bytes = self.output.read_line(&mut printed).unwrap();
+            assert!(bytes > 0, "{printed}");
+        }
+        printed
+    }
+}
+
+impl Drop for PrintingServer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
 #[test]
 fn commands_reach_a_server_below_a_long_path() {
     let root = tempfile::tempdir().unwrap();
     let home = root.path().join("d".repeat(100)).join("e".repeat(100));
     std::fs::create_dir_all(&home).unwrap();
-    let mut server = Command::new(binary())
-        .env("OUBLIETTE_HOME", &home)
-        .args(["serve", "--listen", "127.0.0.1:0"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut ready = String::new();
-    let mut lines = BufReader::new(server.stdout.take().unwrap());
-    lines.read_line(&mut ready).unwrap();
+    let mut server = PrintingServer::start(&home);
+    let ready = server.read_until("\n");
     let listed = cli(&home, ["project", "create", "far"]);
-    server.kill().unwrap();
-    server.wait().unwrap();
+    drop(server);
     assert!(listed.status.success(), "{ready}{}", stderr(&listed));
 }
 
 #[test]
 fn the_first_start_prints_the_key_only_to_a_terminal() {
     let home = tempfile::tempdir().unwrap();
-    let mut server = Command::new(binary())
-        .env("OUBLIETTE_HOME", home.path())
-        .args(["serve", "--listen", "127.0.0.1:0"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut printed = String::new();
-    let mut lines = BufReader::new(server.stdout.take().unwrap());
-    while !printed.contains("project create hello") {
-        assert!(lines.read_line(&mut printed).unwrap() > 0, "{printed}");
-    }
-    server.kill().unwrap();
-    server.wait().unwrap();
+    let mut server = PrintingServer::start(home.path());
+    let printed = server.read_until("project create hello");
+    drop(server);
     let file = home.path().join("admin.token");
     let key = std::fs::read_to_string(&file).unwrap();
     assert!(!printed.contains(key.trim()), "{printed}");

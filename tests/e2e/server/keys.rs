@@ -59,7 +59,7 @@ async fn a_revoked_token_fails_on_its_next_call_and_loses_its_streams() {
         .await
         .ok();
     let revoked = Instant::now();
-    let ended = tokio::time::timeout(Duration::from_secs(60), stream.bytes()).await;
+    let ended = tokio::time::timeout(scaled(Duration::from_secs(60)), stream.bytes()).await;
     ended
         .expect("the stream of a revoked token stays open")
         .ok();
@@ -99,7 +99,7 @@ async fn an_expired_token_fails_and_its_stream_ends_by_itself() {
         }
     }
     let (key, stream) = opened.expect("no stream was opened in time");
-    let ended = tokio::time::timeout(Duration::from_secs(60), stream.bytes()).await;
+    let ended = tokio::time::timeout(scaled(Duration::from_secs(60)), stream.bytes()).await;
     ended
         .expect("the stream of an expired token stays open")
         .ok();

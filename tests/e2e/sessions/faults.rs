@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use oubliette_test_harness::scaled;
 use serde_json::{Value, json};
 use support::{Modern, Server, ServerOptions, StalledReader};
 
@@ -202,7 +203,8 @@ async fn a_container_that_is_stopped_under_a_session_fails_it_at_once() {
         .call("container_stop", json!({ "project_id": project }))
         .await
         .ok();
-    let completion = tokio::time::timeout(STOP_NOTICE_TIMEOUT, admin.turn(&session, 1)).await;
+    let completion =
+        tokio::time::timeout(scaled(STOP_NOTICE_TIMEOUT), admin.turn(&session, 1)).await;
     let completion = completion.expect("the server waits for a container that has ended");
     assert_eq!(completion["stop_reason"], "error");
     assert_eq!(completion["error"], "the container ended");

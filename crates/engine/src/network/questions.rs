@@ -19,7 +19,7 @@ use super::gate_link::Change;
 use crate::sessions::running_agent::RunningAgent;
 use crate::{Engine, Result};
 
-const NOBODY: &str = "no turn runs in its container whose caller could be asked";
+const NO_TURN: &str = "no turn runs in its container whose caller could be asked";
 
 /// A question about a host, stored with its decision.
 #[derive(Debug, Serialize, Deserialize)]
@@ -167,7 +167,7 @@ impl Network<'_> {
             }
             Ok(None) => {
                 self.engine.metrics().record_host_answer("no_turn");
-                self.refuse(&question.id, NOBODY, 0);
+                self.refuse(&question.id, NO_TURN, 0);
             }
             Err(error) => {
                 tracing::warn!(%error, "could not find a session to ask about a host");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bollard::Docker as Api;
 use bollard::query_parameters::{
     BuildImageOptionsBuilder, CreateImageOptionsBuilder, ListImagesOptionsBuilder,
-    PruneImagesOptionsBuilder, RemoveImageOptions,
+    PruneImagesOptionsBuilder, RemoveImageOptionsBuilder,
 };
 use futures_util::{Stream, StreamExt};
 
@@ -211,9 +211,10 @@ pub(super) async fn remove_all(engine: &EngineClient, names: &DataDirNames) -> R
             names
         };
         for name in names {
-            let removal = engine
-                .api
-                .remove_image(&name, None::<RemoveImageOptions>, None);
+            // Also while a container that is not of this data directory uses it: the name goes, and the rest with
+            // that container.
+            let options = RemoveImageOptionsBuilder::default().force(true).build();
+            let removal = engine.api.remove_image(&name, Some(options), None);
             match with_timeout(QUERY_TIMEOUT, removal).await {
                 Ok(_) => {}
                 Err(error) if status_code(&error) == Some(404) => {}

@@ -112,12 +112,18 @@ impl Docker {
         }
     }
 
-    /// Any image of the engine: the client is a static program.
+    /// Any image of the engine: the client is a static program. That of another data directory is the last choice, because
+    /// it may be removed at any moment.
     async fn any_image(&self) -> Result<String> {
         let listing = || self.engine.api.list_images(None::<ListImagesOptions>);
         let images = self.engine.query(listing).await;
         let mut images = images.map_err(|error| self.engine.to_runtime_error(error))?;
-        images.sort_by_key(|image| !image.labels.contains_key(DATA_DIR_LABEL));
+        let own = self.names.hash();
+        images.sort_by_key(|image| match image.labels.get(DATA_DIR_LABEL) {
+            Some(of) if of == own => 0,
+            None => 1,
+            Some(_) => 2,
+        });
         let first = images.into_iter().next().map(|image| image.id);
         first.ok_or_else(|| {
             RuntimeError::Failed(

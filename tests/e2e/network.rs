@@ -7,6 +7,8 @@ mod defaults;
 mod egress;
 mod faults;
 mod policies;
+mod question_faults;
+mod questions;
 mod refusals;
 
 use std::path::Path;

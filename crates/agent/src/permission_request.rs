@@ -101,7 +101,9 @@ impl PermissionRequest {
     pub fn response(&self, decision: PermissionDecision) -> Vec<u8> {
         let wanted: &[&str] = match decision {
             PermissionDecision::Allow => &["allow_once", "allow_always"],
-            PermissionDecision::AllowAlways => &["allow_always", "allow_once"],
+            PermissionDecision::AllowAlways | PermissionDecision::AllowProject => {
+                &["allow_always", "allow_once"]
+            }
             PermissionDecision::Deny => &["reject_once", "reject_always"],
         };
         let find = |kind: &&str| self.options.iter().find(|option| option.kind == **kind);

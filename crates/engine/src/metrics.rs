@@ -1,4 +1,4 @@
-//! Counters of calls, by operation and outcome, and the sizes of what the engine keeps in memory.
+//! Counters of calls, by operation and outcome, and of questions about hosts, and the sizes of what the engine keeps in memory.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,6 +32,8 @@ pub struct StateCounts {
     pub container_entries: usize,
     /// Containers that run.
     pub containers: usize,
+    /// Questions about hosts that are open.
+    pub host_questions: usize,
 }
 
 impl Engine {
@@ -43,6 +45,7 @@ impl Engine {
             callers: self.callers().count_tracked(),
             container_entries: self.container_state().count_entries(),
             containers: self.container_state().count_connected(),
+            host_questions: self.parts.network.questions.count(),
         }
     }
 
@@ -58,6 +61,7 @@ impl Engine {
 #[derive(Debug, Default)]
 pub struct Metrics {
     calls: Mutex<CallCounts>,
+    host_answers: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 impl Metrics {
@@ -71,6 +75,16 @@ impl Metrics {
         let count = calls.entry((operation, outcome.as_str())).or_default();
         count.calls += 1;
         count.time += time;
+    }
+
+    /// Counts a question about a host that ended: by an answer, or without one.
+    pub(crate) fn record_host_answer(&self, outcome: &'static str) {
+        *self.host_answers.lock().entry(outcome).or_default() += 1;
+    }
+
+    /// Questions about hosts that ended, by outcome.
+    pub fn host_answers(&self) -> BTreeMap<&'static str, u64> {
+        self.host_answers.lock().clone()
     }
 
     pub fn calls(&self) -> CallCounts {

@@ -6,6 +6,8 @@ pub(crate) mod check;
 mod denials;
 mod gate_link;
 pub(crate) mod log;
+pub(crate) mod questions;
+mod session_hosts;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,6 +24,8 @@ use tokio::sync::{mpsc, oneshot};
 use crate::{Engine, EngineError, Result, Settings};
 use denials::PendingDenials;
 use gate_link::Change;
+use questions::OpenQuestions;
+use session_hosts::SessionHosts;
 
 /// For the gate to take a container: it may have to be started first.
 const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(30);
@@ -38,6 +42,8 @@ pub(crate) struct NetworkState {
     /// Taken by the task that speaks to the gate.
     changes_receiver: Mutex<Option<mpsc::Receiver<Change>>>,
     pub(crate) denials: PendingDenials,
+    pub(crate) questions: OpenQuestions,
+    session_hosts: SessionHosts,
     resolver: Resolver,
 }
 
@@ -49,6 +55,8 @@ impl NetworkState {
             changes,
             changes_receiver: Mutex::new(Some(receiver)),
             denials: PendingDenials::default(),
+            questions: OpenQuestions::default(),
+            session_hosts: SessionHosts::default(),
             resolver: Resolver::of_server(settings.network.resolver),
         }
     }
@@ -102,6 +110,7 @@ impl<'a> Network<'a> {
         project: &Project,
         directory: PathBuf,
     ) -> Result<()> {
+        self.restore_session_hosts().await?;
         let registration = Registration {
             container: id.to_string(),
             project: project.id.to_string(),
@@ -121,10 +130,12 @@ impl<'a> Network<'a> {
         })
     }
 
-    async fn send(self, registration: Registration) -> io::Result<()> {
+    /// Sends the rules of a project for a container, with the hosts that its sessions may reach besides.
+    async fn send(self, mut registration: Registration) -> io::Result<()> {
         let id = registration.container.clone();
         {
             let mut registrations = self.state().registrations.lock();
+            registration.rules = self.with_session_hosts(registration.rules, &id);
             let known = registrations.get(&id).map(|known| known.version);
             // Of two updates at the same time, the later one may be here first.
             if known.is_none_or(|known| known <= registration.version) {
@@ -145,6 +156,7 @@ impl<'a> Network<'a> {
     /// Ends the connections of a container that was stopped or removed.
     pub(crate) async fn unregister(self, id: &ContainerId) {
         self.state().registrations.lock().remove(id.as_str());
+        self.state().session_hosts.forget_container(id.as_str());
         // The gate may have it from an earlier server.
         let change = Change::Remove { id: id.to_string() };
         // Without the task, the server is stopping.
@@ -159,8 +171,10 @@ impl<'a> Network<'a> {
             let registrations = self.state().registrations.lock();
             let of_project = registrations
                 .values()
-                .filter(|it| it.project == project.id.to_string() && it.rules != rules);
-            of_project.cloned().collect()
+                .filter(|it| it.project == project.id.to_string());
+            let changed = of_project
+                .filter(|it| it.rules != self.with_session_hosts(rules.clone(), &it.container));
+            changed.cloned().collect()
         };
         for registration in changed {
             let registration = Registration {

@@ -22,6 +22,8 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 pub(crate) struct RecoveryState {
     /// When the relay began to let containers in. What was created since is not left over.
     relay_attached: SetOnce<Timestamp>,
+    /// Set when the actors of all sessions with work to do run.
+    sessions_recovered: SetOnce<()>,
 }
 
 impl Engine {
@@ -47,6 +49,8 @@ impl Engine {
             engine.checkpoints().finish_rewinds(rewinds);
             // 7. Sessions with work to do, once their containers can connect.
             engine.retry("sessions", || engine.recover_sessions()).await;
+            // Only the first time counts.
+            let _ = engine.parts.recovery.sessions_recovered.set(());
             tokio::join!(containers.stop_idle(), containers.measure_disk_usage());
         });
         self.spawn_until_stopping(|engine| async move {
@@ -63,6 +67,11 @@ impl Engine {
     pub(crate) fn set_relay_attached(&self) {
         // Only the first time counts.
         let _ = self.parts.recovery.relay_attached.set(self.now());
+    }
+
+    /// Waits until the actors of all sessions with work to do run.
+    pub(crate) async fn wait_until_sessions_recovered(&self) {
+        self.parts.recovery.sessions_recovered.wait().await;
     }
 
     async fn recover_projects(&self) -> Result<()> {

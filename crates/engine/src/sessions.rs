@@ -31,6 +31,7 @@ mod polled_turn;
 mod redactor;
 pub(crate) mod review;
 pub(crate) mod rewind;
+pub(crate) mod running_agent;
 pub(crate) mod spawn;
 pub(crate) mod subscriptions;
 mod tools;
@@ -173,6 +174,14 @@ impl<'a> Sessions<'a> {
         own.map(|(id, _)| *id).collect()
     }
 
+    /// Makes every actor read the store.
+    pub(crate) fn wake_all_running(self) {
+        for actor in self.state().actors.lock().values_mut() {
+            actor.pending = true;
+            actor.wake.notify_one();
+        }
+    }
+
     /// Aborts the actors of a project that is being deleted. Their agents end with the container.
     pub(crate) fn abort_project(self, project: ProjectId) {
         self.state().actors.lock().retain(|_, actor| {
@@ -223,6 +232,7 @@ async fn run_actor(engine: Engine, id: SessionId, wake: Arc<Notify>) {
             Ok(Ok(())) => {
                 if state.remove_finished(id) {
                     engine.parts.network.denials.forget(id);
+                    engine.network().forget_session(id).await;
                     return;
                 }
                 continue;

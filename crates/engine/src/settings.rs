@@ -112,6 +112,8 @@ pub struct NetworkSettings {
     pub allow: Vec<HostPattern>,
     /// Hosts to deny; takes precedence over everything that is allowed, also by projects.
     pub deny: Vec<HostPattern>,
+    /// Whether callers are asked about hosts that no rule names, where the preset is `strict`.
+    pub ask: bool,
     /// The address and port of a name server, instead of the system's resolver.
     pub resolver: Option<SocketAddr>,
     /// Seconds (1800) for which a gate of an earlier version of the server may keep open connections before it is replaced.
@@ -125,7 +127,7 @@ impl NetworkSettings {
             presets: Some(self.presets.clone()),
             allow: self.allow.clone(),
             deny: self.deny.clone(),
-            ask: false,
+            ask: self.ask,
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::host_address::is_local;
 use crate::journal::{JournalEntry, JournalEvent};
 use crate::lines::{LineReader, write_line};
 use crate::protocol::{MAX_LINE_BYTES, RefusalKind, Reply, Request, Way};
+use crate::questions::{self, Outcome};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the other names that a container looks up.
@@ -95,12 +96,10 @@ async fn serve(
     let Ok(Ok(Some(request))) = timeout(REQUEST_TIMEOUT, requests.next::<Request>()).await else {
         return;
     };
-    let (mut stream, rest) = requests.into_parts();
-    let mut changes = container.rules();
-    let rules = changes.borrow_and_update().clone();
+    let (mut stream, mut rest) = requests.into_parts();
     match request {
         Request::Lookup { name } => {
-            let reply = lookup(&rules, &name);
+            let reply = lookup(&container.rules().borrow(), &name);
             if let Reply::Refused { reason, .. } = &reply {
                 let attempt = Attempt::new(gate, container, &name, 0, Way::Name);
                 attempt.record_denial(reason);
@@ -115,10 +114,11 @@ async fn serve(
         }
         Request::Open { host, port, way } => {
             let attempt = Attempt::new(gate, container, &host, port, way);
-            let opened = attempt.open(&rules, &host).await;
-            let (host, server, address) = match opened {
+            let opened = attempt.open(&host, (&stream, &mut rest)).await;
+            let (target, server, rule) = match opened {
                 Ok(opened) => opened,
-                Err((kind, reason)) => {
+                Err(None) => return,
+                Err(Some((kind, reason))) => {
                     match kind {
                         RefusalKind::Denied => attempt.record_denial(&reason),
                         _ => attempt
@@ -129,15 +129,14 @@ async fn serve(
                     return;
                 }
             };
-            let rule = rules.decide(&host, port).rule;
             attempt.record(JournalEvent::Opened, |entry| {
                 entry.rule = rule;
-                entry.address = Some(address);
+                entry.address = Some(target.address);
             });
             let replied = timeout(REQUEST_TIMEOUT, write_line(&mut stream, &Reply::Opened)).await;
             if matches!(replied, Ok(Ok(()))) {
-                let target = Target { host, address };
                 let ends = (stream, server);
+                let changes = container.rules();
                 attempt.carry(&target, ends, rest, changes).await;
             }
         }
@@ -197,20 +196,35 @@ impl<'a> Attempt<'a> {
     }
 
     /// Decides, looks the name up, decides about each address, and connects to one of those. What is connected to is
-    /// the address that was decided about: the name is not looked up again.
+    /// the address that was decided about: the name is not looked up again. Without a reason if the program has closed its end.
     async fn open(
         &self,
-        rules: &NetworkRules,
         host: &str,
-    ) -> Result<(Host, TcpStream, IpAddr), (RefusalKind, String)> {
-        let denied = |reason: String| (RefusalKind::Denied, reason);
-        let failed = |reason: String| (RefusalKind::Failed, reason);
+        program: (&UnixStream, &mut Vec<u8>),
+    ) -> Result<(Target, TcpStream, String), Option<(RefusalKind, String)>> {
+        let denied = |reason: String| Some((RefusalKind::Denied, reason));
+        let failed = |reason: String| Some((RefusalKind::Failed, reason));
         let host: Host = host.parse().map_err(|why| denied(format!("{why}")))?;
         if self.port == 0 {
             return Err(denied("0 is not a port".to_owned()));
         }
-        let verdict = rules.decide(&host, self.port);
-        if !verdict.is_allowed {
+        let mut rules = self.rules();
+        let mut verdict = rules.decide(&host, self.port);
+        let mut is_answered = false;
+        if verdict.is_askable {
+            let asked = (&host, self.port);
+            match questions::ask(self.gate, self.container, asked, &verdict, program).await {
+                Outcome::ByRules => verdict = self.rules().decide(&host, self.port),
+                Outcome::Allowed(reason) => {
+                    is_answered = true;
+                    verdict.rule = reason;
+                }
+                Outcome::Refused(reason) => return Err(denied(reason)),
+                Outcome::Gone => return Err(None),
+            }
+            rules = self.rules();
+        }
+        if !verdict.is_allowed && !is_answered {
             return Err(denied(verdict.rule));
         }
         let addresses = match &host {
@@ -219,7 +233,7 @@ impl<'a> Attempt<'a> {
                 let waiting = timeout(LOOKUP_WAIT_TIMEOUT, self.container.lookups.acquire());
                 let Ok(Ok(_lookup)) = waiting.await else {
                     let reason = "this container looks up too many names at once; try again";
-                    return Err((RefusalKind::Limit, reason.to_owned()));
+                    return Err(Some((RefusalKind::Limit, reason.to_owned())));
                 };
                 self.gate.resolver.lookup(name).await.map_err(failed)?
             }
@@ -227,11 +241,11 @@ impl<'a> Attempt<'a> {
         let mut refusal = None;
         let mut permitted = Vec::new();
         for address in addresses {
-            let verdict = rules.decide_address(&host, self.port, address, is_local(address));
-            if verdict.is_allowed {
+            let decided = rules.decide_address(&host, self.port, address, is_local(address));
+            if decided.is_allowed {
                 permitted.push(address);
             } else {
-                refusal = Some(verdict.rule);
+                refusal = Some(decided.rule);
             }
         }
         if permitted.is_empty() {
@@ -239,10 +253,21 @@ impl<'a> Attempt<'a> {
         }
         let connecting = connect(&permitted, self.port);
         match timeout(ALL_CONNECTS_TIMEOUT, connecting).await {
-            Ok(Ok((stream, address))) => Ok((host, stream, address)),
+            Ok(Ok((stream, address))) => {
+                let target = Target {
+                    host,
+                    address,
+                    is_answered,
+                };
+                Ok((target, stream, verdict.rule))
+            }
             Ok(Err(error)) => Err(failed(format!("{host}:{} {error}", self.port))),
             Err(_) => Err(failed(format!("{host}:{} does not answer", self.port))),
         }
+    }
+
+    fn rules(&self) -> Arc<NetworkRules> {
+        self.container.rules().borrow().clone()
     }
 
     /// Copies bytes until both sides have sent everything, or the rules no longer allow the connection.
@@ -295,16 +320,21 @@ impl<'a> Attempt<'a> {
 struct Target {
     host: Host,
     address: IpAddr,
+    /// Whether an answer allowed it, and no rule.
+    is_answered: bool,
 }
 
 impl Target {
     /// Waits for rules that do not allow it; what they say.
     async fn refusal(&self, port: u16, mut changes: watch::Receiver<Arc<NetworkRules>>) -> String {
+        // They may have changed while the connection was made.
+        changes.mark_changed();
         while changes.changed().await.is_ok() {
             let rules = changes.borrow_and_update().clone();
             let (host, address) = (&self.host, self.address);
             let verdict = rules.decide(host, port);
-            if !verdict.is_allowed {
+            let is_still_answered = self.is_answered && verdict.is_askable;
+            if !verdict.is_allowed && !is_still_answered {
                 return verdict.rule;
             }
             let verdict = rules.decide_address(host, port, address, is_local(address));

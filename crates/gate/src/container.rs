@@ -17,6 +17,7 @@ use crate::control::{Denial, GateStatus, Registration};
 use crate::gateway::Gateway;
 use crate::journal::Journal;
 use crate::limits::Limits;
+use crate::questions::Questions;
 use crate::resolver::Resolver;
 use crate::{EGRESS_SOCKET_NAME, connection, control_client, socket};
 
@@ -44,6 +45,8 @@ pub(crate) struct Gate {
     pub(crate) connections: Arc<Semaphore>,
     connection_number: AtomicU64,
     subscribers: Mutex<Vec<mpsc::Sender<Denial>>>,
+    /// Changes when questions are asked, answered or withdrawn.
+    pub(crate) questions_changed: watch::Sender<()>,
     pub(crate) stopping: CancellationToken,
 }
 
@@ -57,6 +60,7 @@ pub(crate) struct ContainerGate {
     pub(crate) open_connections: Arc<AtomicUsize>,
     pub(crate) lookups: Arc<Semaphore>,
     denials: Mutex<HashMap<(String, u16, String), Instant>>,
+    pub(crate) questions: Questions,
     pub(crate) closing: CancellationToken,
 }
 
@@ -99,6 +103,7 @@ impl Gate {
             connections: Arc::new(Semaphore::new(limits.connections)),
             connection_number: AtomicU64::new(0),
             subscribers: Mutex::default(),
+            questions_changed: watch::Sender::new(()),
             stopping: CancellationToken::new(),
         })
     }
@@ -111,6 +116,10 @@ impl Gate {
             containers: self.containers.lock().keys().cloned().collect(),
             streams: self.limits.connections.saturating_sub(free) as u64,
         }
+    }
+
+    pub(crate) fn all_containers(&self) -> Vec<Arc<ContainerGate>> {
+        self.containers.lock().values().cloned().collect()
     }
 
     pub(crate) fn has_containers(&self) -> bool {
@@ -161,6 +170,7 @@ impl Gate {
             open_connections: Arc::default(),
             lookups: Arc::new(Semaphore::new(MAX_CONTAINER_LOOKUPS)),
             denials: Mutex::default(),
+            questions: Questions::default(),
             closing: self.stopping.child_token(),
         });
         let replaced = self.containers.lock().insert(id, container.clone());

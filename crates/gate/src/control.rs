@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use crate::container::Gate;
 use crate::gateway;
 use crate::lines::{LineReader, write_line};
+use crate::questions::{Answer, Question};
 
 /// A registration has a few hundred patterns.
 pub(crate) const MAX_CONTROL_LINE_BYTES: usize = 4 << 20;
@@ -71,6 +72,12 @@ pub(crate) enum ControlRequest {
     },
     /// Sends denials from now on.
     Subscribe,
+    /// Sends the open questions now and whenever they change. A server that does not send this gets none.
+    SubscribeQuestions,
+    Answer {
+        question: String,
+        answer: Answer,
+    },
     /// Makes the connection one about the gateway to models, whose messages are others.
     Gateway,
     Stop {
@@ -89,6 +96,8 @@ pub(crate) enum ControlReply {
     },
     /// Not a reply: sent at any time to subscribers.
     Denied(Denial),
+    /// The same: all questions that are open.
+    Questions(Vec<Question>),
 }
 
 /// Serves one connection of a server or command.
@@ -103,10 +112,17 @@ pub(crate) async fn serve(gate: Arc<Gate>, stream: UnixStream) {
     let (reader, mut writer) = stream.into_split();
     let mut requests = LineReader::new(reader, MAX_CONTROL_LINE_BYTES);
     let (sender, mut denials) = mpsc::channel(MAX_QUEUED_DENIALS);
+    let mut questions = gate.questions_changed.subscribe();
+    let mut sends_questions = false;
     loop {
         let reply = tokio::select! {
             request = requests.next::<ControlRequest>() => match request {
                 Ok(Some(ControlRequest::Gateway)) => break,
+                Ok(Some(ControlRequest::SubscribeQuestions)) => {
+                    sends_questions = true;
+                    questions.mark_changed();
+                    ControlReply::Done
+                }
                 Ok(Some(request)) => handle(&gate, request, &sender).await,
                 Ok(None) => return,
                 // Of a later version: the rest of the stream is still in lines.
@@ -116,6 +132,9 @@ pub(crate) async fn serve(gate: Arc<Gate>, stream: UnixStream) {
                 Err(_) => return,
             },
             Some(denial) = denials.recv() => ControlReply::Denied(denial),
+            Ok(()) = questions.changed(), if sends_questions => {
+                ControlReply::Questions(gate.open_questions())
+            }
         };
         if write_line(&mut writer, &reply).await.is_err() {
             return;
@@ -131,7 +150,11 @@ async fn handle(
 ) -> ControlReply {
     match request {
         // Taken before.
-        ControlRequest::Gateway => ControlReply::Done,
+        ControlRequest::Gateway | ControlRequest::SubscribeQuestions => ControlReply::Done,
+        ControlRequest::Answer { question, answer } => {
+            gate.answer(&question, &answer);
+            ControlReply::Done
+        }
         ControlRequest::Status => ControlReply::Status(gate.status()),
         ControlRequest::Configure { resolver } => {
             gate.resolver.set_server(resolver);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 use crate::control::{
@@ -17,6 +17,7 @@ use crate::control::{
 };
 use crate::lines::{LineReader, write_line};
 use crate::process::{CONTROL_SOCKET_NAME, LOG_NAME, SUBCOMMAND, run_dir};
+use crate::questions::{Answer, Question};
 use crate::socket;
 
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,13 +35,36 @@ pub struct GateCommand {
     pub data_dir: PathBuf,
 }
 
+/// Where the gate's reports go, which may come at any time.
+#[derive(Debug, Clone)]
+pub struct GateReports {
+    pub denials: mpsc::Sender<Denial>,
+    /// The questions that are open; none until the gate has said so.
+    pub questions: watch::Sender<Option<Vec<Question>>>,
+}
+
+impl GateReports {
+    fn pass_on(&self, reply: ControlReply) -> Option<ControlReply> {
+        match reply {
+            ControlReply::Denied(denial) => {
+                let _ = self.denials.try_send(denial);
+                None
+            }
+            ControlReply::Questions(questions) => {
+                self.questions.send_replace(Some(questions));
+                None
+            }
+            other => Some(other),
+        }
+    }
+}
+
 /// A connection to the gate.
 #[derive(Debug)]
 pub struct ControlClient {
     replies: LineReader<OwnedReadHalf>,
     requests: OwnedWriteHalf,
-    /// The denials that came before a reply.
-    denials: mpsc::Sender<Denial>,
+    reports: GateReports,
 }
 
 /// The version of the running binary and its file, which differ after an upgrade.
@@ -59,28 +83,25 @@ pub fn own_build() -> String {
 }
 
 impl ControlClient {
-    /// Connects to the gate that runs, if there is one. Denials are sent to `denials` after
+    /// Connects to the gate that runs, if there is one. Denials and questions are reported after
     /// [`ControlClient::subscribe`].
-    pub async fn connect(data_dir: &Path, denials: mpsc::Sender<Denial>) -> io::Result<Self> {
+    pub async fn connect(data_dir: &Path, reports: GateReports) -> io::Result<Self> {
         let stream = socket::connect(&run_dir(data_dir), CONTROL_SOCKET_NAME).await?;
         let (replies, requests) = stream.into_split();
         Ok(Self {
             replies: LineReader::new(replies, MAX_CONTROL_LINE_BYTES),
             requests,
-            denials,
+            reports,
         })
     }
 
     /// Connects to the gate, which is started if none runs, and replaced if it is one of another build without
     /// open connections.
-    pub async fn connect_or_start(
-        command: &GateCommand,
-        denials: mpsc::Sender<Denial>,
-    ) -> io::Result<Self> {
+    pub async fn connect_or_start(command: &GateCommand, reports: GateReports) -> io::Result<Self> {
         let deadline = Instant::now() + START_TIMEOUT;
         let mut started_at: Option<Instant> = None;
         loop {
-            if let Ok(mut client) = Self::connect(&command.data_dir, denials.clone()).await
+            if let Ok(mut client) = Self::connect(&command.data_dir, reports.clone()).await
                 && let Ok(status) = client.status().await
             {
                 let is_current = status.build == own_build() || started_at.is_some();
@@ -135,7 +156,18 @@ impl ControlClient {
     }
 
     pub async fn subscribe(&mut self) -> io::Result<()> {
-        self.expect_done(&ControlRequest::Subscribe).await
+        self.expect_done(&ControlRequest::Subscribe).await?;
+        match self.expect_done(&ControlRequest::SubscribeQuestions).await {
+            // An earlier gate asks nothing.
+            Err(error) if error.kind() == io::ErrorKind::Other => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Answers a question; without effect if it is not open any more.
+    pub async fn answer(&mut self, question: String, answer: Answer) -> io::Result<()> {
+        self.expect_done(&ControlRequest::Answer { question, answer })
+            .await
     }
 
     /// Ends the gate, with the connections that are open.
@@ -150,11 +182,19 @@ impl ControlClient {
         }
     }
 
-    /// Waits for denials, which go to the receiver, until the gate ends.
+    /// Passes reports on until the gate ends. Cancelling loses nothing.
     pub async fn wait_for_end(&mut self) {
-        while let Ok(Some(reply)) = self.replies.next::<ControlReply>().await {
-            if let ControlReply::Denied(denial) = reply {
-                let _ = self.denials.try_send(denial);
+        while let Ok(Some(reply)) = self.next_reply().await {
+            self.reports.pass_on(reply);
+        }
+    }
+
+    async fn next_reply(&mut self) -> io::Result<Option<ControlReply>> {
+        loop {
+            match self.replies.next().await {
+                // Of a later gate: the rest of the stream is still in lines.
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
+                result => return result,
             }
         }
     }
@@ -170,12 +210,10 @@ impl ControlClient {
         let exchange = async {
             write_line(&mut self.requests, request).await?;
             loop {
-                match self.replies.next().await? {
-                    Some(ControlReply::Denied(denial)) => {
-                        let _ = self.denials.try_send(denial);
-                    }
-                    Some(reply) => return Ok(reply),
-                    None => return Err(io::ErrorKind::UnexpectedEof.into()),
+                let reply = self.next_reply().await?;
+                let reply = reply.ok_or(io::ErrorKind::UnexpectedEof)?;
+                if let Some(reply) = self.reports.pass_on(reply) {
+                    return Ok(reply);
                 }
             }
         };
@@ -220,8 +258,11 @@ fn certificate_variables() -> impl Iterator<Item = (&'static str, std::ffi::OsSt
 
 /// Ends the gate of a data directory, if there is one, and waits for its end. Returns whether there was one.
 pub async fn stop(data_dir: &Path) -> io::Result<bool> {
-    let (denials, _) = mpsc::channel(1);
-    let Ok(mut client) = ControlClient::connect(data_dir, denials).await else {
+    let reports = GateReports {
+        denials: mpsc::channel(1).0,
+        questions: watch::Sender::new(None),
+    };
+    let Ok(mut client) = ControlClient::connect(data_dir, reports).await else {
         return Ok(false);
     };
     let pid = client.status().await.ok().map(|status| status.pid);

@@ -1,8 +1,8 @@
 //! The one way out of a container with the network `policy`.
 //!
 //! The **gate** ([`process`]) is a process of its own on the host, one per data directory. It outlives the server:
-//! it has the rules of each container, and decides alone. It resolves names, checks every address, connects
-//! to one that was checked, and copies bytes. Its [`gateway`] sends the
+//! it has the rules of each container, and decides alone, except about hosts that the rules say to ask for
+//! ([`Question`]). It resolves names, checks every address, connects to one that was checked, and copies bytes. Its [`gateway`] sends the
 //! requests of agents to their models, with keys that no container has. The **tunnel** ([`tunnel`]) is a process in each container: a resolver, listeners
 //! and an HTTP proxy on loopback, which carry connections to the gate over a socket. The gate trusts nothing that
 //! the tunnel says.
@@ -24,6 +24,7 @@ mod limits;
 mod lines;
 pub mod process;
 mod protocol;
+mod questions;
 mod resolver;
 mod socket;
 #[cfg(target_os = "linux")]
@@ -31,9 +32,10 @@ pub mod tunnel;
 
 pub use check::check;
 pub use control::{Denial, GateStatus, Registration};
-pub use control_client::{ControlClient, GateCommand, own_build, stop};
+pub use control_client::{ControlClient, GateCommand, GateReports, own_build, stop};
 pub use journal::{JOURNAL_DIR, JournalEntry, JournalEvent, journal_files, read_journal};
 pub use protocol::Way;
+pub use questions::{Answer, Question};
 pub use resolver::Resolver;
 
 /// The name of the socket in the directory that a container sees as `/mcp`.

@@ -13,6 +13,7 @@ mod http_response;
 mod listeners;
 mod name_server;
 mod names;
+mod program;
 mod sockets;
 
 use std::io;

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Level, Network, ProjectId, Scope, SessionId, TokenId};
+use crate::{Level, Network, PermissionDecision, ProjectId, Scope, SessionId, TokenId};
 
 /// Whether an operation reads or changes something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -133,6 +133,12 @@ pub fn may_mount(scope: Scope, is_from_agent: bool) -> bool {
 /// of the server's machine. No agent may make one, whatever its scope.
 pub fn may_allow_private_addresses(scope: Scope, is_from_agent: bool) -> bool {
     allows_class(scope, Access::Admin) && !is_from_agent
+}
+
+/// Whether a call may answer a question about a host this way. No agent may allow one, whatever its scope: not its own
+/// question, and not that of another agent in exchange.
+pub fn may_answer_about_host(is_from_agent: bool, decision: PermissionDecision) -> bool {
+    !is_from_agent || decision == PermissionDecision::Deny
 }
 
 /// Whether a call may give a project this network. With `host` and `bridge` containers reach other hosts, and with `host` every
@@ -379,6 +385,16 @@ mod tests {
             assert!(!may_mount(scope, false), "{scope}");
             assert!(!may_allow_private_addresses(scope, false), "{scope}");
         }
+    }
+
+    #[test]
+    fn no_agent_allows_a_host() {
+        use PermissionDecision::{Allow, AllowAlways, AllowProject, Deny};
+        for decision in [Allow, AllowAlways, AllowProject] {
+            assert!(may_answer_about_host(false, decision));
+            assert!(!may_answer_about_host(true, decision));
+        }
+        assert!(may_answer_about_host(false, Deny) && may_answer_about_host(true, Deny));
     }
 
     #[test]

@@ -104,7 +104,8 @@ pub enum Event {
     PermissionAnswer {
         request_id: String,
         decision: PermissionDecision,
-        /// `caller`, `deadline`, `interrupt`, or `withdrawn` if nothing waits for it any more.
+        /// `caller`, `deadline`, `interrupt`, `rule` (of the project, which allows the host now), or `withdrawn`: nothing
+        /// waits for the answer any more.
         by: String,
     },
     /// The agent calls a tool of the caller and waits for the result.

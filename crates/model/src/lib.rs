@@ -27,9 +27,9 @@ mod string_type;
 pub use access::{
     Access, AgentPosition, Decision, Mode, agent_may_start_schedule, allows, allows_class,
     allows_restricted_parameter, allows_session, autonomy_below, is_below,
-    may_allow_private_addresses, may_choose_network, may_direct, may_grant, may_mount,
-    may_read_metrics, may_respond_as_caller, may_see_host_paths, narrow, network_is_within,
-    owns_session, schedule_decision, sees, unattached_may,
+    may_allow_private_addresses, may_answer_about_host, may_choose_network, may_direct, may_grant,
+    may_mount, may_read_metrics, may_respond_as_caller, may_see_host_paths, narrow,
+    network_is_within, owns_session, schedule_decision, sees, unattached_may,
 };
 pub use branch::{BranchName, BranchPattern};
 pub use credential::{BaseUrl, CredentialName};

@@ -37,20 +37,13 @@ pub struct NetworkPolicy {
     pub allow: Vec<HostPattern>,
     /// The same; takes precedence over everything else.
     pub deny: Vec<HostPattern>,
-    /// Whether a person is asked about hosts that no rule names.
+    /// Whether a caller is asked about hosts that no rule names, where the preset is `strict`.
     pub ask: bool,
 }
 
 impl NetworkPolicy {
     /// Why the policy cannot be used.
     pub fn problem(&self) -> Option<String> {
-        if self.ask {
-            return Some(
-                "`ask: true` is not supported yet: set `preset` to `open` or `strict`, and allow hosts with \
-                 `network_allow`"
-                    .to_owned(),
-            );
-        }
         for (name, list) in [("allow", &self.allow), ("deny", &self.deny)] {
             if list.len() > MAX_NETWORK_PATTERNS {
                 return Some(format!(
@@ -83,12 +76,17 @@ pub struct NetworkRules {
     pub allow: Vec<AllowRule>,
     #[serde(default)]
     pub deny: Vec<HostPattern>,
+    /// Whether a caller is asked about hosts that no rule names, where the preset is `strict`.
+    #[serde(default)]
+    pub ask: bool,
 }
 
 /// A decision, and the rule that made it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     pub is_allowed: bool,
+    /// Whether a caller may be asked to allow it: no rule is against it, only none for it.
+    pub is_askable: bool,
     pub rule: String,
 }
 
@@ -96,6 +94,7 @@ impl Verdict {
     fn allowed(rule: impl Into<String>) -> Self {
         Self {
             is_allowed: true,
+            is_askable: false,
             rule: rule.into(),
         }
     }
@@ -103,6 +102,7 @@ impl Verdict {
     fn denied(rule: impl Into<String>) -> Self {
         Self {
             is_allowed: false,
+            is_askable: false,
             rule: rule.into(),
         }
     }
@@ -146,7 +146,23 @@ impl NetworkRules {
                 .chain(projects.flat_map(|it| &it.deny))
                 .cloned()
                 .collect(),
+            ask: server.ask || project.is_some_and(|project| project.ask),
         }
+    }
+
+    /// The rules with hosts that are allowed for a time. These lead only to public addresses, unless other rules open
+    /// theirs.
+    #[must_use]
+    pub fn with_allowed(mut self, patterns: impl IntoIterator<Item = HostPattern>) -> Self {
+        for pattern in patterns {
+            if !self.allow.iter().any(|rule| rule.pattern == pattern) {
+                self.allow.push(AllowRule {
+                    pattern,
+                    by_admin: false,
+                });
+            }
+        }
+        self
     }
 
     /// Whether a host may be looked up and connected to, by what was asked for alone.
@@ -168,7 +184,10 @@ impl NetworkRules {
         }
         match self.preset {
             Preset::Open => Verdict::allowed("preset open"),
-            Preset::Strict => Verdict::denied("preset strict: no `allow` rule or list names it"),
+            Preset::Strict => Verdict {
+                is_askable: self.ask,
+                ..Verdict::denied("preset strict: no `allow` rule or list names it")
+            },
         }
     }
 
@@ -205,12 +224,13 @@ impl NetworkRules {
         ports
     }
 
-    /// Whether any port of a host may be reached: only then is its name resolved inside.
+    /// Whether any port of a host may be reached, or asked for: only then is its name resolved inside.
     pub fn may_reach_some_port(&self, host: &Host) -> bool {
         let usual = [443, 80, 22, 9418];
         let named = self.named_ports(host);
         let mut ports = usual.iter().chain(&named);
-        self.preset == Preset::Open && !self.deny.iter().any(|rule| rule.matches_every_port(host))
+        let has_other_hosts = self.preset == Preset::Open || self.ask;
+        has_other_hosts && !self.deny.iter().any(|rule| rule.matches_every_port(host))
             || ports.any(|port| self.decide(host, *port).is_allowed)
     }
 

@@ -156,6 +156,8 @@ pub enum AwaitedRequestKind {
     Permission,
     CallerTool,
     Budget,
+    // Whether a host may be reached.
+    Network,
 }
 
 /// The request that a session waits for.
@@ -191,7 +193,20 @@ pub enum CallerToolOutcome {
 pub enum PermissionDecision {
     Allow,
     AllowAlways,
+    // Of a host, for the whole project.
+    AllowProject,
     Deny,
+}
+
+impl PermissionDecision {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::AllowAlways => "allow_always",
+            Self::AllowProject => "allow_project",
+            Self::Deny => "deny",
+        }
+    }
 }
 
 /// The numbers of tokens that agents reported.

@@ -50,7 +50,22 @@ pub(crate) async fn render(sources: &Sources) -> String {
         let labels = format!("status=\"{}\"", status.as_str());
         page.value("oubliette_sessions", &labels, *count as f64);
     }
+    page.describe(
+        "oubliette_network_questions_total",
+        "counter",
+        "Questions about hosts that no rule names, by what came of them.",
+    );
+    for (outcome, count) in sources.engine.metrics().host_answers() {
+        let labels = format!("outcome=\"{outcome}\"");
+        page.value("oubliette_network_questions_total", &labels, count as f64);
+    }
     for (name, kind, about, value) in [
+        (
+            "oubliette_network_questions",
+            "gauge",
+            "Questions about hosts that wait for an answer.",
+            counts.host_questions as f64,
+        ),
         (
             "oubliette_auth_failures_total",
             "counter",

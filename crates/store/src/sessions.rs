@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use async_trait::async_trait;
 use jiff::Timestamp;
 use oubliette_model::{
-    AwaitedRequest, AwaitedRequestKind, Event, KeyHash, Level, PermissionDecision, ProjectId,
-    Scope, SessionId, Status, TokenId, Usage, WorkspaceId, may_direct, narrow,
+    AwaitedRequest, AwaitedRequestKind, Event, HostPattern, KeyHash, Level, PermissionDecision,
+    ProjectId, Scope, SessionId, Status, TokenId, Usage, WorkspaceId, may_direct, narrow,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -42,6 +42,9 @@ pub struct SessionChoices {
     /// Whether an agent that starts anew gets the transcript of the session: its own conversation would be
     /// another one, because the session was set back, or is a fork.
     pub starts_from_transcript: bool,
+    /// Hosts that its container may reach while the session lives, because a caller was asked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub network_allowed: Vec<HostPattern>,
 }
 
 /// A request to stop, which the actor of the session has not handled yet.
@@ -324,6 +327,8 @@ pub struct SessionStep {
     pub agent_session_id: Option<Option<String>>,
     /// The model that the agent uses.
     pub used_model: Option<String>,
+    /// The hosts that its container may reach while the session lives.
+    pub network_allowed: Option<Vec<HostPattern>>,
     pub key: Option<KeyHash>,
     /// The token that the agent is started with.
     pub token: Option<(Token, KeyHash)>,

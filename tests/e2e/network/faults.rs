@@ -46,7 +46,7 @@ async fn download_result(server: &support::Server, project: &str) -> (String, St
     (read("ended").trim().to_owned(), read("download"))
 }
 
-fn kill(pid: u32) {
+pub(super) fn kill(pid: u32) {
     let pid = Pid::from_raw(pid.cast_signed()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
 }

@@ -91,7 +91,6 @@ async fn policies_that_cannot_be_used_are_refused_with_a_sentence() {
     let server = support::Server::start();
     let admin = server.admin();
     for (policy, expected) in [
-        (json!({ "ask": true }), "`ask: true` is not supported yet"),
         (json!({ "allow": ["*"] }), "preset `open`"),
         (json!({ "allow": ["a b"] }), "is not a host"),
         (json!({ "deny": ["a:0"] }), "valid port"),

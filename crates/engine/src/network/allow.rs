@@ -1,12 +1,14 @@
 //! `network_allow`.
 
 use oubliette_model::{
-    Access, HostPattern, MAX_NETWORK_PATTERNS, Mode, ProjectId, may_allow_private_addresses,
+    Access, HostPattern, MAX_NETWORK_PATTERNS, Mode, NetworkPolicy, ProjectId,
+    may_allow_private_addresses,
 };
-use oubliette_store::ProjectUpdate;
+use oubliette_store::{AuditEntry, Project, ProjectUpdate};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Network;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
@@ -57,45 +59,69 @@ impl Operation for Allow {
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
         let pattern = parse_pattern(&params)?;
-        let audit = call.take_audit_entry();
         let by_admin = may_allow_private_addresses(actor.scope, actor.is_agent());
+        let audit = call.take_audit_entry();
+        let project = engine
+            .network()
+            .allow(params.project_id, pattern, (Some(actor), by_admin), audit)
+            .await?;
+        let policy = project.settings.network_policy.unwrap_or_default();
+        Ok(Output {
+            project_id: project.id,
+            allow: policy.allow,
+        })
+    }
+}
+
+impl Network<'_> {
+    /// Adds a host to the `allow` list of a project. The bounds of an agent are checked if an actor is given.
+    pub(crate) async fn allow(
+        self,
+        project: ProjectId,
+        pattern: HostPattern,
+        (actor, by_admin): (Option<&Actor>, bool),
+        audit: Option<AuditEntry>,
+    ) -> Result<Project> {
+        let engine = self.engine;
         for _ in 0..MAX_ATTEMPTS {
-            let mut project = engine.project(params.project_id).await?;
+            let mut project = engine.project(project).await?;
             let before = project.settings.clone();
             let settings = &mut project.settings;
             let policy = settings.network_policy.get_or_insert_default();
             if !policy.allow.contains(&pattern) {
-                if policy.allow.len() >= MAX_NETWORK_PATTERNS {
-                    return Err(EngineError::invalid(format!(
-                        "the project allows {MAX_NETWORK_PATTERNS} hosts, which is the maximum; remove some with \
-                         `project_update`"
-                    )));
-                }
+                check_room(policy)?;
                 policy.allow.push(pattern.clone());
             }
             if by_admin && !settings.network_allowed_by_admin.contains(&pattern) {
                 settings.network_allowed_by_admin.push(pattern.clone());
             }
-            let network = engine.network();
-            network.check_agent_bounds(actor, &before, &project).await?;
+            if let Some(actor) = actor {
+                self.check_agent_bounds(actor, &before, &project).await?;
+            }
             project.updated_at = engine.now();
             let updated = engine
                 .store()
                 .update_project(&project, audit.clone())
                 .await?;
             if let ProjectUpdate::Done(project) = updated {
-                engine.network().refresh(&project).await;
-                let policy = project.settings.network_policy.unwrap_or_default();
-                return Ok(Output {
-                    project_id: project.id,
-                    allow: policy.allow,
-                });
+                self.refresh(&project).await;
+                return Ok(*project);
             }
         }
         Err(EngineError::Failed(
             "the project was changed by other calls at the same time; try again".to_owned(),
         ))
     }
+}
+
+/// Refuses another entry of a full list.
+pub(crate) fn check_room(policy: &NetworkPolicy) -> Result<()> {
+    if policy.allow.len() < MAX_NETWORK_PATTERNS {
+        return Ok(());
+    }
+    Err(EngineError::invalid(format!(
+        "the project allows {MAX_NETWORK_PATTERNS} hosts, which is the maximum; remove some with `project_update`"
+    )))
 }
 
 fn parse_pattern(params: &Params) -> Result<HostPattern> {

@@ -27,7 +27,7 @@ pub(crate) struct Output {
     project_id: ProjectId,
     host: String,
     port: u16,
-    /// `allow` or `deny`.
+    /// `allow`, `deny`, or `ask`: a caller would be asked.
     decision: &'static str,
     /// The rule that decides.
     rule: String,
@@ -61,18 +61,25 @@ impl Operation for Check {
                 let rules = network.rules_of(&project);
                 let resolver = &network.state().resolver;
                 let checked = oubliette_gate::check(&rules, resolver, &host, port).await;
-                checked.map(|verdict| (verdict.is_allowed, verdict.rule))
+                checked.map(|verdict| {
+                    let decision = match (verdict.is_allowed, verdict.is_askable) {
+                        (true, _) => "allow",
+                        (false, true) => "ask",
+                        (false, false) => "deny",
+                    };
+                    (decision, verdict.rule)
+                })
             }
-            NetworkSetting::None => Ok((false, "the project's network is `none`".to_owned())),
-            NetworkSetting::Host => Ok((true, unchecked("host"))),
-            NetworkSetting::Bridge => Ok((true, unchecked("bridge"))),
+            NetworkSetting::None => Ok(("deny", "the project's network is `none`".to_owned())),
+            NetworkSetting::Host => Ok(("allow", unchecked("host"))),
+            NetworkSetting::Bridge => Ok(("allow", unchecked("bridge"))),
         };
-        let (is_allowed, rule) = verdict.map_err(EngineError::Failed)?;
+        let (decision, rule) = verdict.map_err(EngineError::Failed)?;
         Ok(Output {
             project_id: project.id,
             host: host.to_string(),
             port,
-            decision: if is_allowed { "allow" } else { "deny" },
+            decision,
             rule,
         })
     }

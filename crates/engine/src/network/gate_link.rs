@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-use oubliette_gate::{ControlClient, Denial, own_build};
+use oubliette_gate::{Answer, ControlClient, GateReports, own_build};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -30,6 +30,11 @@ pub(super) enum Change {
     Remove {
         id: String,
     },
+    /// Not a part of that state: no other gate than the one that asked knows the question.
+    Answer {
+        question: String,
+        answer: Answer,
+    },
 }
 
 impl Engine {
@@ -39,6 +44,8 @@ impl Engine {
             return;
         };
         let (denials, mut received) = mpsc::channel(MAX_QUEUED_DENIALS);
+        let questions = self.parts.network.questions.reports();
+        let reports = GateReports { denials, questions };
         let recording = async {
             while let Some(denial) = received.recv().await {
                 self.network().record_denial(denial).await;
@@ -49,7 +56,7 @@ impl Engine {
             let mut waiting = Vec::new();
             loop {
                 if self.network().has_nothing_registered() {
-                    self.network().release_gate(&denials, &mut waiting).await;
+                    self.network().release_gate(&reports, &mut waiting).await;
                     match changes.recv().await {
                         Some(change) => waiting.push(change),
                         None => return,
@@ -57,7 +64,7 @@ impl Engine {
                 }
                 match self
                     .network()
-                    .link(&denials, &mut changes, &mut waiting)
+                    .link(&reports, &mut changes, &mut waiting)
                     .await
                 {
                     Ok(()) => interval = MIN_RETRY_INTERVAL,
@@ -77,6 +84,7 @@ impl Engine {
         };
         tokio::select! {
             () = recording => {}
+            () = self.distribute_questions() => {}
             () = linking => {}
         }
     }
@@ -96,9 +104,9 @@ impl Network<'_> {
 
     /// Tells a gate that runs which containers are gone; it ends when it has none. This server may have removed them
     /// all at once, or an earlier one may have died before it said so.
-    async fn release_gate(self, denials: &mpsc::Sender<Denial>, waiting: &mut Vec<Change>) {
+    async fn release_gate(self, reports: &GateReports, waiting: &mut Vec<Change>) {
         let data_dir = &self.gate_command().data_dir;
-        let Ok(mut client) = ControlClient::connect(data_dir, denials.clone()).await else {
+        let Ok(mut client) = ControlClient::connect(data_dir, reports.clone()).await else {
             waiting.clear();
             return;
         };
@@ -119,7 +127,7 @@ impl Network<'_> {
     /// are not confirmed yet stay in `waiting`.
     async fn link(
         self,
-        denials: &mpsc::Sender<Denial>,
+        reports: &GateReports,
         changes: &mut mpsc::Receiver<Change>,
         waiting: &mut Vec<Change>,
     ) -> io::Result<()> {
@@ -127,7 +135,7 @@ impl Network<'_> {
             return Ok(());
         }
         let command = self.gate_command();
-        let mut client = ControlClient::connect_or_start(&command, denials.clone()).await?;
+        let mut client = ControlClient::connect_or_start(&command, reports.clone()).await?;
         client
             .configure(self.engine.settings().network.resolver)
             .await?;
@@ -174,8 +182,15 @@ impl Network<'_> {
 
     /// Replies to a change that the gate has been told of with all others.
     async fn confirm(self, client: &mut ControlClient, change: Change) {
-        if let Change::Set { id, reply } = change {
-            let _ = reply.send(self.set(client, &id).await);
+        match change {
+            Change::Set { id, reply } => {
+                let _ = reply.send(self.set(client, &id).await);
+            }
+            Change::Answer { question, answer } => {
+                // If it fails, the connection has ended, which the caller notices.
+                let _ = client.answer(question, answer).await;
+            }
+            Change::Remove { .. } => {}
         }
     }
 
@@ -188,6 +203,14 @@ impl Network<'_> {
     ) -> bool {
         match change {
             Change::Remove { id } => client.remove(&id).await.is_ok(),
+            Change::Answer { question, answer } => {
+                let taken = client.answer(question.clone(), answer.clone()).await;
+                if taken.is_err() && client.status().await.is_err() {
+                    waiting.push(Change::Answer { question, answer });
+                    return false;
+                }
+                true
+            }
             Change::Set { id, reply } => {
                 let result = self.set(client, &id).await;
                 if result.is_err() && client.status().await.is_err() {

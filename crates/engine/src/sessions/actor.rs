@@ -11,6 +11,7 @@ mod home;
 mod output;
 mod process;
 mod prompt;
+mod questions;
 mod sign_in;
 mod start;
 mod step;
@@ -190,6 +191,7 @@ impl<'a> SessionActor<'a> {
         }
         self.held_request = budget::open_held_request(&store.decisions(self.session.id).await?);
         let container = live.container_id(&self.project);
+        self.set_session_hosts(&container).await;
         self.process.container_use = Some(self.engine.containers().mark_in_use(&container));
         self.process.credential_generation = self.engine.credentials().generation();
         self.redactor = Arc::new(Redactor::for_project(self.engine, &self.project));
@@ -234,6 +236,7 @@ impl<'a> SessionActor<'a> {
                 continue;
             }
             self.log_denials().await?;
+            self.ask_about_hosts().await?;
             self.enforce_metered_budget().await?;
             self.follow_held_calls().await?;
             if self.process.in_turn() || self.session.status == Status::Waiting {

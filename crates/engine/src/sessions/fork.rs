@@ -82,6 +82,7 @@ impl Operation for Fork {
         let mut choices = SessionChoices {
             external_id: None,
             starts_from_transcript: true,
+            network_allowed: Vec::new(),
             ..source.choices.clone()
         };
         sessions

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use jiff::Timestamp;
 use oubliette_model::{TurnKind, Usage, WorkspaceId};
 use oubliette_runtime::ContainerId;
 use oubliette_store::{Project, Session};
@@ -141,6 +142,8 @@ pub(super) struct Turn {
     /// Whether the prompt is a slash command, which may need no model.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) is_command: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) started_at: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

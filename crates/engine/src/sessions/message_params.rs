@@ -273,6 +273,7 @@ impl MessageParams {
         check_length("source", self.source.as_ref())?;
         Ok(SessionChoices {
             starts_from_transcript: false,
+            network_allowed: Vec::new(),
             model: self.model.clone(),
             used_model: None,
             models,

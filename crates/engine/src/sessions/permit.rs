@@ -1,11 +1,15 @@
 //! `session_permit`.
 
-use oubliette_model::{Access, Mode, PermissionDecision, SessionId};
+use oubliette_model::{
+    Access, AwaitedRequestKind, Mode, PermissionDecision, ProjectId, SessionId, TokenId,
+    may_answer_about_host,
+};
 use oubliette_store::DecisionOutcome;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::view::PendingRequest;
+use crate::network::allow::check_room;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
@@ -42,14 +46,42 @@ pub(super) struct BudgetAnswer {
     pub(super) max_cost_usd: Option<f64>,
 }
 
+/// Who answered a question about a host, stored with its decision.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct HostAnswer {
+    pub(super) token_id: TokenId,
+    pub(super) address: Option<String>,
+}
+
+/// Refuses answers that would let agents reach more than they may.
+async fn check_host_answer(
+    engine: &Engine,
+    actor: &Actor,
+    project: ProjectId,
+    decision: PermissionDecision,
+) -> Result<()> {
+    if !may_answer_about_host(actor.is_agent(), decision) {
+        return Err(EngineError::refused(
+            "an agent may not allow hosts, whatever its scope; the caller that started its tree can",
+        ));
+    }
+    if decision == PermissionDecision::AllowProject {
+        let policy = engine.project(project).await?.settings.network_policy;
+        check_room(&policy.unwrap_or_default())?;
+    }
+    Ok(())
+}
+
 #[derive(Debug)]
 pub(crate) struct Permit;
 
 impl Operation for Permit {
     const NAME: &'static str = "session_permit";
-    const ABOUT: &'static str = "Answer a permission or budget request.\n\n\
+    const ABOUT: &'static str = "Answer a request for a permission, a budget or a host.\n\n\
          Unanswered ones are denied after a timeout.\n\n\
-         Whether the agent may use a tool, or whether its tree may spend more than `max_cost_usd`.";
+         Whether the agent may use a tool, whether its tree may spend more than `max_cost_usd`, or whether its container may \
+         reach a host (kind `network`): `allow` now, `allow_always` while the session lives, `allow_project` by a rule of the \
+         project, which needs a token that may call `network_allow`.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Changes;
@@ -58,7 +90,12 @@ impl Operation for Permit {
 
     fn reach(params: &Params) -> Reach {
         Reach {
-            restricted: params.max_cost_usd.is_some().then_some("max_cost_usd"),
+            restricted: match params.decision {
+                _ if params.max_cost_usd.is_some() => Some("max_cost_usd"),
+                // It does what `network_allow` does, which the same tokens may call.
+                PermissionDecision::AllowProject => Some("allow_project"),
+                _ => None,
+            },
             decides: true,
             ..Reach::session(params.session_id)
         }
@@ -74,10 +111,33 @@ impl Operation for Permit {
                 "`max_cost_usd` is {cost}; it must be more than 0 and at most {MAX_COST_LIMIT_USD}"
             )));
         }
-        let answer = BudgetAnswer {
-            max_cost_usd: params.max_cost_usd,
+        let decisions = engine.store().decisions(id).await?;
+        let asked = decisions
+            .iter()
+            .find(|decision| decision.request_id == params.request_id);
+        let kind = asked.map(|decision| decision.kind);
+        let answer = if kind == Some(AwaitedRequestKind::Network) {
+            if params.max_cost_usd.is_some() {
+                return Err(EngineError::invalid(
+                    "`max_cost_usd` answers only requests of the kind `budget`; this one is about a host",
+                ));
+            }
+            check_host_answer(engine, actor, session.project_id, params.decision).await?;
+            serde_json::to_string(&HostAnswer {
+                token_id: actor.token_id,
+                address: actor.address.clone(),
+            })
+        } else if kind.is_some() && params.decision == PermissionDecision::AllowProject {
+            return Err(EngineError::invalid(
+                "`allow_project` answers only questions about hosts, of the kind `network`; use `allow`, `allow_always` \
+                 or `deny`",
+            ));
+        } else {
+            serde_json::to_string(&BudgetAnswer {
+                max_cost_usd: params.max_cost_usd,
+            })
         };
-        let answer = serde_json::to_string(&answer).map_err(EngineError::fault)?;
+        let answer = answer.map_err(EngineError::fault)?;
         let (request, verdict) = (params.request_id.as_str(), params.decision);
         let now = engine.now();
         let decided = engine

@@ -4,9 +4,10 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tokio::net::UnixStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::program::wait_until_gone;
 use crate::lines::{LineReader, write_line};
 use crate::protocol::{MAX_LINE_BYTES, RefusalKind, Reply, Request, Way};
 
@@ -14,8 +15,8 @@ use crate::protocol::{MAX_LINE_BYTES, RefusalKind, Reply, Request, Way};
 const GATE_TIMEOUT: Duration = Duration::from_secs(60);
 const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// For a decision and a connection; the gate's own timeouts are shorter together.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(90);
+/// For a decision, which may be asked for, and a connection; the gate's own timeouts are shorter together.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(240);
 
 #[derive(Debug)]
 pub(super) struct GateSocket {
@@ -34,14 +35,26 @@ impl GateSocket {
         Self { path }
     }
 
-    /// A connection to a host, with what has arrived of its bytes.
+    /// A connection to a host for a program, with what has arrived of its bytes; none if the program is gone before.
     pub(super) async fn open(
         &self,
-        host: &str,
+        program: &TcpStream,
+        (host, port): (&str, u16),
+        way: Way,
+    ) -> Option<Result<(UnixStream, Vec<u8>), Refusal>> {
+        tokio::select! {
+            opened = self.open_for(host.to_owned(), port, way) => Some(opened),
+            // A question that no program waits for must not stay open.
+            () = wait_until_gone(program) => None,
+        }
+    }
+
+    async fn open_for(
+        &self,
+        host: String,
         port: u16,
         way: Way,
     ) -> Result<(UnixStream, Vec<u8>), Refusal> {
-        let host = host.to_owned();
         match self.ask(&Request::Open { host, port, way }).await? {
             (Reply::Opened, stream, rest) => Ok((stream, rest)),
             (Reply::Refused { kind, reason }, ..) => Err(Refusal { kind, reason }),

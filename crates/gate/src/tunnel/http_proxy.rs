@@ -34,13 +34,12 @@ async fn serve(tunnel: &Tunnel, mut client: TcpStream) {
         Ok(request) => request,
         Err(why) => return reply(&mut client, 400, "Bad Request", why).await,
     };
-    let opened = tunnel
-        .gate
-        .open(&request.host, request.port, Way::Proxy)
-        .await;
+    let target = (request.host.as_str(), request.port);
+    let opened = tunnel.gate.open(&client, target, Way::Proxy).await;
     let (mut server, first) = match opened {
-        Ok(opened) => opened,
-        Err(refusal) => return refuse(&mut client, &request, &refusal).await,
+        None => return,
+        Some(Ok(opened)) => opened,
+        Some(Err(refusal)) => return refuse(&mut client, &request, &refusal).await,
     };
     match &request.head {
         None => {

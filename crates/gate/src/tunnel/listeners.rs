@@ -121,9 +121,10 @@ async fn carry_to(
         reset(&client);
         return;
     };
-    match tunnel.gate.open(&name, port, Way::Name).await {
-        Ok((server, first)) => carry(client, server, first).await,
-        Err(_) => reset(&client),
+    let opening = tunnel.gate.open(&client, (&name, port), Way::Name);
+    match opening.await {
+        Some(Ok((server, first))) => carry(client, server, first).await,
+        Some(Err(_)) | None => reset(&client),
     }
 }
 

@@ -10,6 +10,9 @@ impl NetworkRules {
         if self.preset == Preset::Strict && other.preset == Preset::Open {
             return Some("the preset `open`".to_owned());
         }
+        if self.preset == Preset::Strict && other.ask && !self.ask {
+            return Some("`ask`, with which other hosts can be allowed".to_owned());
+        }
         let is_denied = |deny: &HostPattern| other.deny.iter().any(|it| it.covers(deny));
         if let Some(deny) = self.deny.iter().find(|deny| !is_denied(deny)) {
             return Some(format!("{deny}, which is denied here"));
@@ -101,6 +104,23 @@ mod tests {
             let denied = deny.iter().any(|it| ["x.a.org", "*.a.org"].contains(it));
             assert_eq!(open.excess_of(&other).is_none(), denied, "{other:?}");
         }
+    }
+
+    #[test]
+    fn questions_about_hosts_are_an_excess_of_rules_that_ask_nothing() {
+        let strict = rules(Preset::Strict, &[], &[], &[]);
+        let asking = NetworkRules {
+            ask: true,
+            ..strict.clone()
+        };
+        assert!(
+            strict
+                .excess_of(&asking)
+                .is_some_and(|it| it.contains("`ask`"))
+        );
+        assert_eq!(asking.excess_of(&asking), None);
+        assert_eq!(asking.excess_of(&strict), None);
+        assert_eq!(rules(Preset::Open, &[], &[], &[]).excess_of(&asking), None);
     }
 
     #[test]

@@ -332,11 +332,62 @@ fn the_project_replaces_presets_and_adds_to_the_lists_of_the_server() {
     assert!(!rules.decide(&host("evil.org"), 443).is_allowed);
     assert!(rules.decide(&host("10.0.0.1"), 443).is_allowed);
     assert!(!rules.decide(&host("10.0.0.2"), 443).is_allowed);
-    let asks = NetworkPolicy {
+    assert!(!rules.ask && server.problem().is_none());
+}
+
+#[test]
+fn only_a_plain_miss_of_strict_rules_is_asked_about() {
+    let asking = |preset| NetworkRules {
         ask: true,
-        ..NetworkPolicy::default()
+        ..rules(
+            preset,
+            &["web.org:443"],
+            &["evil.org", "part.org:80"],
+            false,
+        )
     };
-    assert!(asks.problem().is_some() && server.problem().is_none());
+    let strict = asking(Preset::Strict);
+    for (asked, port, is_askable) in [
+        ("new.org", 443, true),
+        ("web.org", 80, true),
+        ("part.org", 443, true),
+        ("8.8.8.8", 53, true),
+        ("web.org", 443, false),
+        ("evil.org", 443, false),
+        ("part.org", 80, false),
+        ("127.0.0.1", 443, false),
+        ("10.0.0.1", 443, false),
+        ("169.254.169.254", 80, false),
+        ("::1", 443, false),
+    ] {
+        let verdict = strict.decide(&host(asked), port);
+        assert_eq!(verdict.is_askable, is_askable, "{asked}:{port}");
+        assert!(!verdict.is_askable || !verdict.is_allowed);
+        assert!(!asking(Preset::Open).decide(&host(asked), port).is_askable);
+        let silent = NetworkRules {
+            ask: false,
+            ..strict.clone()
+        };
+        assert!(!silent.decide(&host(asked), port).is_askable);
+    }
+    // A name that may be asked about has an address inside; one that is denied has none.
+    assert!(strict.may_reach_some_port(&host("new.org")));
+    assert!(!strict.may_reach_some_port(&host("evil.org")));
+    // An address that a name turns out to have is never asked about.
+    let private = strict.decide_address(&host("new.org"), 443, address("10.0.0.1"), false);
+    assert!(!private.is_allowed && !private.is_askable);
+}
+
+#[test]
+fn hosts_that_are_allowed_for_a_time_open_no_address_that_is_not_public() {
+    let strict = rules(Preset::Strict, &[], &["evil.org"], true);
+    let allowed = strict.with_allowed(patterns(&["new.org:443", "new.org:443", "evil.org:443"]));
+    assert_eq!(allowed.allow.len(), 2);
+    assert!(allowed.decide(&host("new.org"), 443).is_allowed);
+    assert!(!allowed.decide(&host("new.org"), 80).is_allowed);
+    assert!(!allowed.decide(&host("evil.org"), 443).is_allowed);
+    let private = allowed.decide_address(&host("new.org"), 443, address("10.0.0.1"), false);
+    assert!(!private.is_allowed);
 }
 
 proptest! {

@@ -236,7 +236,8 @@ impl<'a> Follower<'a> {
         }
         let session = self.log.session();
         let request = printable(question.request_id());
-        eprintln!("  oubliette session permit {session} {request} allow    (or deny)");
+        let others = question.alternatives();
+        eprintln!("  oubliette session permit {session} {request} allow    (or {others})");
     }
 
     /// What stopped a turn that has reached its cost limit, and the command that raises the limit.

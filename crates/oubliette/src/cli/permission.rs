@@ -13,7 +13,14 @@ use crate::tty::{self, TypedLine};
 pub(super) struct Question {
     request_id: String,
     text: String,
-    has_always: bool,
+    kind: QuestionKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum QuestionKind {
+    Tool,
+    Budget,
+    Host,
 }
 
 impl Question {
@@ -21,24 +28,44 @@ impl Question {
     pub(super) fn new(event: &Value) -> Self {
         let limit = event["input"]["raised_max_cost_usd"].as_f64();
         let limit = limit.filter(|_| event["kind"] == "budget");
-        let text = match limit {
-            Some(limit) => format!("Allow up to {} in all? [y]es, [n]o: ", dollars(limit)),
-            None => "Allow it? [y]es, [a]lways, [n]o: ".to_owned(),
+        let (kind, text) = match limit {
+            Some(limit) => {
+                let text = format!("Allow up to {} in all? [y]es, [n]o: ", dollars(limit));
+                (QuestionKind::Budget, text)
+            }
+            None if event["kind"] == "network" => {
+                let text = "Allow it? [y]es, once, for the [s]ession, for the [p]roject, [n]o: ";
+                (QuestionKind::Host, text.to_owned())
+            }
+            None => {
+                let text = "Allow it? [y]es, [a]lways, [n]o: ";
+                (QuestionKind::Tool, text.to_owned())
+            }
         };
         Self {
             request_id: event["request_id"].as_str().unwrap_or_default().to_owned(),
             text,
-            has_always: limit.is_none(),
+            kind,
         }
     }
 
     /// The decision that a word means; none if it is neither a yes nor a no.
     pub(super) fn decision(&self, word: &str) -> Option<&'static str> {
-        match word.trim().to_lowercase().as_str() {
-            "y" | "yes" => Some("allow"),
-            "a" | "always" if self.has_always => Some("allow_always"),
-            "n" | "no" => Some("deny"),
+        match (word.trim().to_lowercase().as_str(), self.kind) {
+            ("y" | "yes", _) | ("once", QuestionKind::Host) => Some("allow"),
+            ("a" | "always", QuestionKind::Tool) => Some("allow_always"),
+            ("s" | "session", QuestionKind::Host) => Some("allow_always"),
+            ("p" | "project", QuestionKind::Host) => Some("allow_project"),
+            ("n" | "no", _) => Some("deny"),
             _ => None,
+        }
+    }
+
+    /// The other decisions than `allow` that a command can name.
+    pub(super) fn alternatives(&self) -> &'static str {
+        match self.kind {
+            QuestionKind::Host => "allow_always, allow_project, deny",
+            QuestionKind::Tool | QuestionKind::Budget => "deny",
         }
     }
 
@@ -176,6 +203,21 @@ mod tests {
         assert_eq!(tool.decision(" Yes\n"), Some("allow"));
         assert_eq!(tool.decision("a"), Some("allow_always"));
         assert_eq!(tool.decision("n"), Some("deny"));
+        let host = json!({ "kind": "network", "request_id": "r", "input": { "host": "a.org", "port": 443 } });
+        let host = Question::new(&host);
+        for (word, decision) in [
+            ("y", Some("allow")),
+            ("once", Some("allow")),
+            ("S\n", Some("allow_always")),
+            ("project", Some("allow_project")),
+            ("n", Some("deny")),
+            // Ambiguous: for the session or for the project.
+            ("a", None),
+            ("", None),
+        ] {
+            assert_eq!(host.decision(word), decision, "{word}");
+        }
+        assert_eq!(tool.decision("p"), None);
         // A key that is typed without a thought answers nothing.
         assert_eq!(tool.decision("\r"), None);
         assert_eq!(tool.decision("you should list the files"), None);

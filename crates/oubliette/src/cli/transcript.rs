@@ -408,6 +408,7 @@ fn describe_answer(event: &Value) -> String {
     let decision = match event["decision"].as_str() {
         Some("allow") => "allowed",
         Some("allow_always") => "allowed, also next time",
+        Some("allow_project") => "allowed for the project",
         _ => "denied",
     };
     match event["by"].as_str() {
@@ -415,8 +416,9 @@ fn describe_answer(event: &Value) -> String {
         Some("withdrawn") if decision == "allowed" => {
             "no longer needed: the call went on".to_owned()
         }
-        Some("withdrawn") => format!("{decision}: the call does not wait any more"),
+        Some("withdrawn") => "not needed any more: nothing waits for it".to_owned(),
         Some("interrupt") => format!("{decision}: the turn was interrupted"),
+        Some("rule") => format!("{decision}: a rule allows it now"),
         _ => decision.to_owned(),
     }
 }

@@ -35,6 +35,7 @@ impl SessionActor<'_> {
             kind: TurnKind::Background,
             failed: false,
             is_command: false,
+            started_at: Some(self.engine.now()),
         });
         self.step.changes.turn_started = true;
         self.session.turns += 1;

@@ -360,7 +360,7 @@ impl SessionActor<'_> {
         if let Some(live) = &mut self.process.live {
             self.step.events.end_text(live);
         }
-        let requested = self.request_decision_until(call.until, kind, title, input, detail);
+        let requested = self.request_decision_until(kind, title, input, detail, call.until);
         self.held_request = Some(requested.await?);
         Ok(())
     }

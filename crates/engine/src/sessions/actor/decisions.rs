@@ -1,4 +1,4 @@
-//! Decisions that a session waits for: permissions for tools, and a higher cost limit.
+//! Decisions that a session waits for: permissions for tools, hosts that may be reached, and a higher cost limit.
 
 use jiff::{SignedDuration, Timestamp};
 use oubliette_agent::{AutonomyDecision, AutonomyPolicy, PermissionRequest, ToolEnforcement};
@@ -152,22 +152,26 @@ impl SessionActor<'_> {
         input: Value,
         detail: String,
     ) -> Result<(), ActorError> {
-        let timeout_seconds = self.engine.settings().sessions.permission_seconds;
-        let seconds = i64::try_from(timeout_seconds).unwrap_or(i64::MAX / 1000);
-        let deadline = self.engine.now() + SignedDuration::from_secs(seconds);
-        self.request_decision_until(deadline, kind, title, input, detail)
+        let deadline = self.permission_deadline();
+        self.request_decision_until(kind, title, input, detail, deadline)
             .await
             .map(drop)
+    }
+
+    pub(super) fn permission_deadline(&self) -> Timestamp {
+        let timeout_seconds = self.engine.settings().sessions.permission_seconds;
+        let seconds = i64::try_from(timeout_seconds).unwrap_or(i64::MAX / 1000);
+        self.engine.now() + SignedDuration::from_secs(seconds)
     }
 
     /// The same with another deadline; the id of the request.
     pub(super) async fn request_decision_until(
         &mut self,
-        deadline: Timestamp,
         kind: AwaitedRequestKind,
         title: String,
         input: Value,
         detail: String,
+        deadline: Timestamp,
     ) -> Result<String, ActorError> {
         let request_id = Uuid::new_v4().to_string();
         self.step.events.push(Event::PermissionRequest {
@@ -206,9 +210,11 @@ impl SessionActor<'_> {
     pub(super) async fn apply_decisions(&mut self) -> Result<(), ActorError> {
         let now = self.engine.now();
         let all = self.engine.store().decisions(self.session.id).await?;
-        let (due, open): (Vec<PendingDecision>, Vec<PendingDecision>) = all
-            .into_iter()
-            .partition(|decision| decision.verdict.is_some() || decision.deadline <= now);
+        let (due, open): (Vec<PendingDecision>, Vec<PendingDecision>) =
+            all.into_iter().partition(|decision| {
+                let is_decided = decision.verdict.is_some() || decision.deadline <= now;
+                is_decided || self.is_withdrawn(decision)
+            });
         if due.is_empty() {
             return Ok(());
         }
@@ -217,7 +223,9 @@ impl SessionActor<'_> {
         for decision in due {
             let (verdict, by) = match decision.verdict {
                 Some(verdict) => (verdict, "caller"),
-                None => (PermissionDecision::Deny, "deadline"),
+                None if decision.deadline <= now => (PermissionDecision::Deny, "deadline"),
+                None if self.is_allowed_by_rule(&decision) => (PermissionDecision::Allow, "rule"),
+                None => (PermissionDecision::Deny, "withdrawn"),
             };
             match decision.kind {
                 AwaitedRequestKind::Permission => {
@@ -236,6 +244,11 @@ impl SessionActor<'_> {
                     if is_of_turn {
                         self.held_request = None;
                     }
+                }
+                AwaitedRequestKind::Network => {
+                    let outcome = if by == "caller" { verdict.as_str() } else { by };
+                    self.engine.metrics().record_host_answer(outcome);
+                    self.apply_host_decision(&decision).await?;
                 }
                 AwaitedRequestKind::CallerTool => {}
             }
@@ -312,6 +325,10 @@ impl SessionActor<'_> {
         for decision in self.engine.store().decisions(self.session.id).await? {
             if decision.kind == AwaitedRequestKind::Permission {
                 self.answer_permission(&decision.detail, None);
+            }
+            if decision.kind == AwaitedRequestKind::Network {
+                self.engine.metrics().record_host_answer("interrupt");
+                self.release_host(&decision).await;
             }
             self.close_decision(decision.request_id, PermissionDecision::Deny, "interrupt");
         }

@@ -119,6 +119,7 @@ impl SessionActor<'_> {
         self.process.read_offset = 0;
         self.process.live = Some(live);
         self.commit().await?;
+        self.set_session_hosts(&container).await;
         if !gateway.placeholders.is_empty() {
             let granting = engine.gateway();
             granting

@@ -82,6 +82,10 @@ impl SessionActor<'_> {
             self.step.events.push(Event::Error { message });
         }
         self.set_status(status, None, error.clone());
+        if !self.session.choices.network_allowed.is_empty() {
+            self.session.choices.network_allowed.clear();
+            self.step.changes.network_allowed = Some(Vec::new());
+        }
         self.step.changes.error = Some(error.clone());
         self.step.changes.parent_events.push(Event::ChildEnded {
             child_id: self.session.id,

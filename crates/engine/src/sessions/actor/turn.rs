@@ -76,6 +76,7 @@ impl SessionActor<'_> {
             kind: TurnKind::Prompt,
             failed: false,
             is_command: message.text.trim_start().starts_with('/'),
+            started_at: Some(self.engine.now()),
         });
         self.send(line);
         if !has_tools {

@@ -31,6 +31,7 @@ fn bench(upstream: SocketAddr) -> Bench {
         container: "one".to_owned(),
         grants: Vec::new(),
         git: vec![grant],
+        budget: None,
     });
     bench
 }

@@ -112,7 +112,7 @@ async fn the_next_server_hears_of_open_and_of_waiting_calls() {
     assert_eq!(second.granted.len(), 1);
     assert_eq!(second.granted[0].tokens, tokens(9));
     assert_eq!(second.granted[0].unlimited_answers, 0);
-    assert_eq!(second.asked, [asked.clone()]);
+    assert_eq!(second.asked, std::slice::from_ref(&asked));
     drop(open);
     assert!(matches!(
         next(&mut second).await,

@@ -21,6 +21,7 @@ fn bench_of(upstream: SocketAddr, provider: Provider, waits: BudgetWaits) -> Ben
             upstream: format!("http://{upstream}"),
             secret: GrantedSecret::new(REAL),
         }],
+        git: Vec::new(),
         budget: Some(waits),
     });
     bench

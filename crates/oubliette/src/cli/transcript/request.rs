@@ -30,6 +30,10 @@ pub(in crate::cli) fn describe_request(event: &Value, style: Style) -> String {
         }
         return lines.join("\n");
     }
+    if event["kind"] == "network" {
+        // The title names the host and the port.
+        return lines.join("\n");
+    }
     let mut known = Vec::new();
     if let Some(command) = input["command"].as_str() {
         known.push("command");

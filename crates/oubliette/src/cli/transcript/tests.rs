@@ -106,6 +106,32 @@ fn a_question_shows_the_whole_command_and_the_whole_diff() {
 }
 
 #[test]
+fn a_question_about_a_host_and_its_end_are_told_in_words() {
+    let title = "Connect to a.org:443, which no rule of the project names";
+    let event = json!({ "type": "permission_request", "title": title, "kind": "network", "input": {
+        "host": "a.org", "port": 443, "decisions": ["allow", "deny"],
+    }});
+    assert_eq!(
+        describe_request(&event, Style::PLAIN),
+        format!("  ? {title}")
+    );
+    for (decision, by, expected) in [
+        ("allow", "caller", "allowed"),
+        ("allow_project", "caller", "allowed for the project"),
+        ("allow", "rule", "allowed: a rule allows it now"),
+        (
+            "deny",
+            "withdrawn",
+            "not needed any more: nothing waits for it",
+        ),
+        ("deny", "deadline", "denied: it was not answered in time"),
+    ] {
+        let event = json!({ "type": "permission_answer", "decision": decision, "by": by });
+        assert_eq!(describe_answer(&event), expected);
+    }
+}
+
+#[test]
 fn colours_end_where_they_begin() {
     let mut transcript = Transcript::new(Style::COLOURED, true);
     let events = session();

@@ -169,6 +169,13 @@ fn update_session(
             )?
             .execute(params![seq, model])?;
     }
+    if let Some(hosts) = &step.network_allowed {
+        connection
+            .prepare_cached(
+                "update sessions set choices = json_set(choices, '$.network_allowed', json(?2)) where seq = ?1",
+            )?
+            .execute(params![seq, to_json(hosts)?])?;
+    }
     if let Some(key) = &step.key {
         connection
             .prepare_cached("update sessions set key_hash = ?2 where seq = ?1")?

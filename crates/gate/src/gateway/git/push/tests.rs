@@ -1,3 +1,5 @@
+//! Lists of refs as git sends them, malformed ones, and ones that were changed at random.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -138,6 +138,20 @@ pub enum LoginCommand {
 }
 
 impl Gateway {
+    /// The address that an environment has already.
+    pub fn find(self, env: &BTreeMap<String, String>) -> Option<String> {
+        match self.setting {
+            GatewaySetting::Variable(name) => env.get(name).cloned(),
+            GatewaySetting::JsonVariable(name, fields) => {
+                let settings: Value = serde_json::from_str(env.get(name)?).ok()?;
+                let address = fields
+                    .iter()
+                    .try_fold(&settings, |value, field| value.get(field))?;
+                Some(address.as_str()?.to_owned())
+            }
+        }
+    }
+
     /// Puts the address into an environment. The error says why it cannot.
     pub fn apply(self, url: &BaseUrl, env: &mut BTreeMap<String, String>) -> Result<(), String> {
         let url = self.path.apply(url.as_str());
@@ -147,6 +161,15 @@ impl Gateway {
                 Ok(())
             }
             GatewaySetting::JsonVariable(name, fields) => set_json_field(env, name, fields, &url),
+        }
+    }
+}
+
+impl GatewaySetting {
+    /// The variable that has it.
+    pub fn variable(self) -> &'static str {
+        match self {
+            Self::Variable(name) | Self::JsonVariable(name, _) => name,
         }
     }
 }

@@ -116,7 +116,9 @@ impl Failure {
 )]
 async fn the_table_of_failures_is_what_a_person_sees() {
     let seconds = scaled(STALLED_TIMEOUT).as_secs();
-    let settings = format!("[sessions]\nstalled_seconds = {seconds}\n");
+    // Models without a price would need more than the budget.
+    let settings =
+        format!("[sessions]\nstalled_seconds = {seconds}\n[limits]\nmax_cost_usd = 1000000.0\n");
     let (server, llm) = agents::server_with(&agents::KNOWN, "sandbox", &settings);
     let columns = agents::KNOWN.map(async |agent| {
         let sessions = SESSIONS.iter().enumerate();

@@ -10,7 +10,8 @@ use support::{Llm, Modern, Server, agents, eventually};
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An agent is not killed because a busy machine lets it stop late.
-const SETTINGS: &str = "[sessions]\ncancel_seconds = 60\n";
+/// Without a budget, for which calls of models would wait for the server.
+const SETTINGS: &str = "[sessions]\ncancel_seconds = 60\n[limits]\nmax_cost_usd = 1000000.0\n";
 
 // Not codex: an interrupt leaves its command running. Not gemini: it does not report the output of
 // commands. `kills.rs` has both.

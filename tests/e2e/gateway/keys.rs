@@ -147,3 +147,32 @@ async fn a_program_that_asks_for_the_end_of_the_connection_gets_the_whole_answer
     assert_eq!(text.matches("status 200").count(), 10, "{text}");
     assert_eq!(llm.requests().len(), 10);
 }
+
+#[test(needs(sandbox))]
+async fn an_address_in_the_environment_is_not_passed_over_in_silence() {
+    let (server, llm, admin, project) = start().await;
+    let credential = json!({ "name": "work", "kind": "anthropic", "value": KEY });
+    admin.call("credential_add", credential).await.ok();
+    let set_address = async |address: &str| {
+        let update = json!({ "project_id": project, "env": { "ANTHROPIC_BASE_URL": address } });
+        admin.call("project_update", update).await.ok();
+    };
+    set_address(&llm.base()).await;
+    let (_, completion) = crate::credentials::run(&server, &project, "echo ran").await;
+    let error = completion["error"].as_str().unwrap_or_default();
+    assert!(
+        error.contains("`ANTHROPIC_BASE_URL` in the `env`") && error.contains("--base-url URL"),
+        "{completion}"
+    );
+    assert!(!error.contains(&llm.base()), "{completion}");
+    // The provider's own address says the same as the credential does.
+    set_address("https://api.anthropic.com/v1").await;
+    let (_, text) = run(&server, &project, "echo $ANTHROPIC_BASE_URL").await;
+    assert!(text.contains("http://127.0.0.1:3129/anthropic"), "{text}");
+    // So does an address that the credential has itself.
+    add_credential(&admin, "work", "anthropic", KEY, &llm.base()).await;
+    set_address("https://elsewhere.example.com").await;
+    let (_, text) = run(&server, &project, ASK).await;
+    assert!(text.contains("status 200"), "{text}");
+    assert_eq!(keys_of(&llm), [KEY]);
+}

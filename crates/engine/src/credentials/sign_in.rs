@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use oubliette_agent::{Agent, Login, LoginFile};
+use oubliette_gate::gateway::Provider;
 use oubliette_model::{BaseUrl, ProjectId, Secret, quoted};
 use oubliette_store::Project;
 
@@ -50,6 +51,42 @@ impl SignIn {
         self.gateways.retain(|(kind, ..)| *kind != key.kind);
         let gateway = (key.kind.clone(), key.name.clone(), url);
         self.gateways.push(gateway);
+    }
+
+    /// Requests of an agent with a gateway go to the provider of the credential. An environment with another address is
+    /// an error: its user expects them there. It cannot be used, because who sets an environment need not be allowed to
+    /// choose who gets the key.
+    pub(crate) fn reject_other_addresses(
+        &self,
+        agent: &Agent,
+        env: &BTreeMap<String, String>,
+    ) -> Result<()> {
+        for key in self.keys.iter().filter(|key| key.base_url.is_none()) {
+            let row = agent
+                .sign_in
+                .gateways
+                .iter()
+                .find(|row| row.kind == key.kind);
+            let Some((row, provider)) = row.zip(Provider::of_kind(&key.kind)) else {
+                continue;
+            };
+            let Some(address) = row.find(env) else {
+                continue;
+            };
+            let upstream = address.parse().map(|url| provider.upstream(Some(&url)));
+            if upstream.is_ok_and(|upstream| upstream == provider.upstream(None)) {
+                continue;
+            }
+            let GivenKey { name, kind, .. } = key;
+            return Err(EngineError::Failed(format!(
+                "`{}` in the `env` of the project or of the agent has another address than the credential {}, with \
+                 which the gate sends the requests: give the address to the credential (`oubliette credential add \
+                 {name} --kind {kind} --base-url URL`), and take the variable out of the `env`",
+                row.setting.variable(),
+                quoted(name),
+            )));
+        }
+        Ok(())
     }
 
     /// Puts what the agent has to know about the providers into an environment, and the addresses of

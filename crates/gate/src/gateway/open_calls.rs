@@ -17,7 +17,7 @@ use super::provider::Provider;
 
 const FILE_NAME: &str = "open-calls";
 /// After this size, the file is written again with what is open.
-const MAX_FILE_BYTES: usize = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// A call at a provider.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,12 +37,13 @@ enum Line {
     Ended(String),
 }
 
-/// The file of the gate that runs. It is not synced: it is for a killed gate, not for a machine without power.
+/// The file of the gate that runs; there is none before the first call. It is not synced: it is for a killed gate, not
+/// for a machine without power.
 #[derive(Debug)]
 pub(crate) struct OpenCallFile {
     path: PathBuf,
-    file: File,
-    bytes: usize,
+    file: Option<File>,
+    bytes: u64,
     open: BTreeMap<String, OpenCall>,
 }
 
@@ -50,53 +51,78 @@ impl OpenCallFile {
     /// The file of a new gate, with the calls that could not be charged yet.
     pub(crate) fn create(directory: &Path) -> io::Result<Self> {
         let path = directory.join(FILE_NAME);
-        let open = read(&path)?;
         let mut created = Self {
-            file: new_file(&draft_of(&path))?,
-            path,
+            file: None,
             bytes: 0,
-            open,
+            open: read(&path)?,
+            path,
         };
-        created.write_again()?;
+        if created.open.is_empty() {
+            created.remove()?;
+        } else {
+            created.write_again()?;
+        }
         Ok(created)
     }
 
-    pub(crate) fn begin(&mut self, call: &OpenCall) {
+    /// A call that is not in the file must not be sent: it would cost nothing if the gate was killed.
+    pub(crate) fn begin(&mut self, call: &OpenCall) -> io::Result<()> {
+        self.add(&Line::Begun(call.clone()))?;
         self.open.insert(call.name.clone(), call.clone());
-        self.add(&Line::Begun(call.clone()));
+        Ok(())
     }
 
     pub(crate) fn end(&mut self, name: &str) {
         self.open.remove(name);
-        self.add(&Line::Ended(name.to_owned()));
-    }
-
-    fn add(&mut self, line: &Line) {
-        let written = if self.bytes > MAX_FILE_BYTES {
-            self.write_again()
-        } else {
-            to_line(line).and_then(|line| self.append(&line))
-        };
-        if let Err(error) = written {
+        if let Err(error) = self.add(&Line::Ended(name.to_owned())) {
+            // The next gate finds the call in the journal of charges, too.
             eprintln!("the file of open calls cannot be written: {error}");
         }
     }
 
-    fn append(&mut self, lines: &[u8]) -> io::Result<()> {
-        self.file.write_all(lines)?;
-        self.bytes += lines.len();
+    /// Removes the file if no call is open.
+    pub(crate) fn remove(&mut self) -> io::Result<()> {
+        if !self.open.is_empty() {
+            return Ok(());
+        }
+        self.file = None;
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn add(&mut self, line: &Line) -> io::Result<()> {
+        if self.file.is_none() || self.bytes > MAX_FILE_BYTES {
+            self.write_again()?;
+        }
+        let line = to_line(line)?;
+        let Some(file) = &mut self.file else {
+            return Ok(());
+        };
+        if let Err(error) = file.write_all(&line) {
+            // A part of a line would make the next one unreadable.
+            if file.set_len(self.bytes).is_err() {
+                self.file = None;
+            }
+            return Err(error);
+        }
+        self.bytes += line.len() as u64;
         Ok(())
     }
 
     fn write_again(&mut self) -> io::Result<()> {
-        let draft = draft_of(&self.path);
-        self.file = new_file(&draft)?;
-        self.bytes = 0;
-        let open: Vec<OpenCall> = self.open.values().cloned().collect();
-        for call in open {
-            self.append(&to_line(&Line::Begun(call))?)?;
+        let mut lines = Vec::new();
+        for call in self.open.values() {
+            lines.extend(to_line(&Line::Begun(call.clone()))?);
         }
-        fs::rename(&draft, &self.path)
+        let draft = draft_of(&self.path);
+        let mut file = new_file(&draft)?;
+        file.write_all(&lines)?;
+        fs::rename(&draft, &self.path)?;
+        self.file = Some(file);
+        self.bytes = lines.len() as u64;
+        Ok(())
     }
 }
 
@@ -112,8 +138,11 @@ fn draft_of(path: &Path) -> PathBuf {
 
 fn new_file(path: &Path) -> io::Result<File> {
     let mut options = File::options();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    options.open(path)
+    // Appends, so that a file which was shortened has no hole.
+    options.append(true).create(true).mode(0o600);
+    let file = options.open(path)?;
+    file.set_len(0)?;
+    Ok(file)
 }
 
 /// The calls that a file says are open, by name.
@@ -202,7 +231,7 @@ mod tests {
         let path = directory.path();
         let (mut journal, mut file) = start_gate(path);
         for name in ["ended", "left", "charged"] {
-            file.begin(&call(name));
+            file.begin(&call(name)).unwrap();
         }
         file.end("ended");
         // Killed after the charge, and in a line of the file.
@@ -219,7 +248,8 @@ mod tests {
         let mut line = serde_json::to_vec(&own).unwrap();
         line.push(b'\n');
         journal.append(&line).unwrap();
-        file.append(b"{\"begun\":{").unwrap();
+        let part = File::options().append(true).open(path.join(FILE_NAME));
+        part.unwrap().write_all(b"{\"begun\":{").unwrap();
         drop((journal, file));
         let expected = [Some("charged".to_owned()), Some("left".to_owned())];
         for _ in 0..3 {
@@ -235,18 +265,56 @@ mod tests {
     fn the_file_does_not_grow_for_ever_and_keeps_what_is_open() {
         let directory = tempfile::tempdir().unwrap();
         let (_, mut file) = start_gate(directory.path());
-        file.begin(&call("first"));
+        file.begin(&call("first")).unwrap();
         for number in 0..20_000 {
             let name = number.to_string();
-            file.begin(&call(&name));
+            file.begin(&call(&name)).unwrap();
             file.end(&name);
         }
         let path = directory.path().join(FILE_NAME);
-        let length = usize::try_from(fs::metadata(&path).unwrap().len()).unwrap();
+        let length = fs::metadata(&path).unwrap().len();
         assert!(length < 2 * MAX_FILE_BYTES, "{length}");
         assert_eq!(
             read(&path).unwrap().into_keys().collect::<Vec<_>>(),
             ["first"]
+        );
+    }
+
+    #[test]
+    fn without_open_calls_there_is_no_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE_NAME);
+        let (_, mut file) = start_gate(directory.path());
+        assert!(!path.exists());
+        file.begin(&call("one")).unwrap();
+        file.remove().unwrap();
+        assert!(path.exists(), "a call is open");
+        file.end("one");
+        file.remove().unwrap();
+        assert!(!path.exists());
+        file.begin(&call("two")).unwrap();
+        assert!(read(&path).unwrap().contains_key("two"));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_again_keeps_what_it_has() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE_NAME);
+        let (_, mut file) = start_gate(directory.path());
+        file.begin(&call("one")).unwrap();
+        // Nothing can be written there.
+        fs::create_dir(draft_of(&path)).unwrap();
+        file.bytes = MAX_FILE_BYTES + 1;
+        assert!(file.begin(&call("two")).is_err());
+        assert_eq!(
+            read(&path).unwrap().into_keys().collect::<Vec<_>>(),
+            ["one"]
+        );
+        fs::remove_dir(draft_of(&path)).unwrap();
+        file.begin(&call("three")).unwrap();
+        assert_eq!(
+            read(&path).unwrap().into_keys().collect::<Vec<_>>(),
+            ["one", "three"]
         );
     }
 }

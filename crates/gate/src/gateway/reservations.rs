@@ -4,6 +4,7 @@
 //! waits, so that a killed one loses nothing.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -145,7 +146,7 @@ impl Drop for ServerLink {
 }
 
 impl Reservations {
-    pub(crate) fn new(gate: &str, directory: &Path) -> std::io::Result<Self> {
+    pub(crate) fn new(gate: &str, directory: &Path) -> io::Result<Self> {
         let shared = Shared {
             gate: gate.to_owned(),
             state: Mutex::default(),
@@ -214,8 +215,16 @@ impl Reservations {
             let decision = decisions.borrow_and_update().clone();
             let until = match &decision {
                 Decision::Granted => {
-                    reserved.begin(grant);
-                    return Ok(Some(reserved));
+                    return match reserved.begin(grant) {
+                        Ok(()) => Ok(Some(reserved)),
+                        Err(error) => {
+                            let message = format!(
+                                "the call was not sent: it cannot be written down, in `charges` of the data \
+                                 directory: {error}"
+                            );
+                            Err(refuse(StatusCode::SERVICE_UNAVAILABLE, message))
+                        }
+                    };
                 }
                 Decision::Refused(reason) => {
                     return Err(refuse(StatusCode::FORBIDDEN, reason.clone()));
@@ -290,16 +299,19 @@ impl Reservations {
         Some((reserved, decisions))
     }
 
-    /// Waits until no call is open.
+    /// Waits until no call is open, and removes their file.
     pub(crate) async fn until_none_is_open(&self) {
         loop {
             let ended = self.shared.ended.notified();
             tokio::pin!(ended);
             ended.as_mut().enable();
             if self.shared.state.lock().calls.is_empty() {
-                return;
+                break;
             }
             ended.await;
+        }
+        if let Err(error) = self.shared.open_calls.lock().remove() {
+            eprintln!("the file of open calls cannot be removed: {error}");
         }
     }
 }
@@ -325,10 +337,10 @@ impl ReservedCall {
         self.end = end;
     }
 
-    fn begin(&mut self, grant: &GrantEntry) {
+    fn begin(&mut self, grant: &GrantEntry) -> io::Result<()> {
         let state = self.shared.state.lock();
         let Some(entry) = state.calls.get(&self.id) else {
-            return;
+            return Ok(());
         };
         let call = OpenCall {
             name: self.name(),
@@ -338,8 +350,9 @@ impl ReservedCall {
             tokens: entry.reservation.tokens,
         };
         drop(state);
+        self.shared.open_calls.lock().begin(&call)?;
         self.has_begun = true;
-        self.shared.open_calls.lock().begin(&call);
+        Ok(())
     }
 }
 

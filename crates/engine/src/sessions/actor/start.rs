@@ -180,6 +180,9 @@ impl SessionActor<'_> {
         }
         env.extend(gateway.env);
         set_git_config(&gateway.git, &mut env);
+        if link.has_gateway() {
+            sign_in.reject_other_addresses(&self.agent, &env)?;
+        }
         sign_in.set_providers(&self.agent, &mut env)?;
         let mut argv = agents::command_line(settings, &self.agent);
         let mut input = Vec::new();

@@ -14,7 +14,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::control::{Denial, GateStatus, Registration};
-use crate::gateway::Gateway;
+use crate::gateway::{BufferPool, Gateway, UpstreamClient};
 use crate::journal::Journal;
 use crate::limits::Limits;
 use crate::questions::Questions;
@@ -61,6 +61,8 @@ pub(crate) struct ContainerGate {
     pub(crate) lookups: Arc<Semaphore>,
     denials: Mutex<HashMap<(String, u16, String), Instant>>,
     pub(crate) questions: Questions,
+    pub(crate) upstream: UpstreamClient,
+    pub(crate) buffered: BufferPool,
     pub(crate) closing: CancellationToken,
 }
 
@@ -171,6 +173,8 @@ impl Gate {
             lookups: Arc::new(Semaphore::new(MAX_CONTAINER_LOOKUPS)),
             denials: Mutex::default(),
             questions: Questions::default(),
+            upstream: self.gateway.new_client(),
+            buffered: BufferPool::of_container(),
             closing: self.stopping.child_token(),
         });
         let replaced = self.containers.lock().insert(id, container.clone());

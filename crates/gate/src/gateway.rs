@@ -8,6 +8,7 @@
 
 mod body;
 mod bounds;
+mod buffer;
 mod call;
 mod charges;
 mod connector;
@@ -23,6 +24,7 @@ mod request;
 mod reservations;
 mod serve;
 mod settlement;
+mod strict;
 #[cfg(test)]
 mod tests;
 mod usage_filter;
@@ -30,14 +32,12 @@ mod usage_filter;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Bytes;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use tokio::sync::Semaphore;
 
 pub use charges::{CHARGES_DIR, Charge, read_charges, remove_read_charges};
 pub use git::GitGrant;
@@ -50,6 +50,7 @@ pub use reservations::{BudgetWaits, Reservation};
 pub(crate) use serve::serve;
 
 use body::BodyLimits;
+pub(crate) use buffer::BufferPool;
 use charges::ChargeJournal;
 use connector::Connector;
 use grants::Grants;
@@ -66,8 +67,6 @@ const MAX_HEADERS: usize = 128;
 /// Connections to one provider that wait for the next request.
 const MAX_IDLE_CONNECTIONS: usize = 32;
 const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
-/// Of the requests of all containers that are read before they are sent.
-const MAX_BUFFERED_KIB: usize = 256 << 10;
 
 /// Bounds of requests and responses.
 #[derive(Debug, Clone, Copy)]
@@ -98,6 +97,9 @@ impl Default for GatewayLimits {
 }
 
 type RequestBody = UnsyncBoxBody<Bytes, io::Error>;
+/// Sends requests to providers and git hosts. Each container has its own: a connection that a container has used is
+/// never used for the request of another one.
+pub(crate) type UpstreamClient = Client<Connector, RequestBody>;
 
 /// What all requests of a gate share.
 pub(crate) struct Gateway {
@@ -106,8 +108,8 @@ pub(crate) struct Gateway {
     pub(crate) grants: Grants,
     charges: ChargeJournal,
     pub(crate) reservations: Reservations,
-    client: Client<Connector, RequestBody>,
-    buffered: Arc<Semaphore>,
+    connector: Connector,
+    pub(crate) buffered: BufferPool,
     limits: GatewayLimits,
 }
 
@@ -125,14 +127,6 @@ impl Gateway {
     }
 
     fn with_limits(data_dir: &Path, resolver: Resolver, limits: GatewayLimits) -> io::Result<Self> {
-        let client = Client::builder(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE_CONNECTION_TIMEOUT)
-            .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
-            .http1_max_buf_size(MAX_HEAD_BYTES)
-            .http1_max_headers(MAX_HEADERS)
-            .build(Connector::new(resolver)?);
         let started = jiff::Timestamp::now().as_nanosecond();
         let id = format!("{}-{started}", std::process::id());
         let directory = data_dir.join(CHARGES_DIR);
@@ -142,9 +136,21 @@ impl Gateway {
             charges: ChargeJournal::start(&directory)?,
             reservations: Reservations::new(&id, &directory)?,
             id,
-            client,
-            buffered: Arc::new(Semaphore::new(MAX_BUFFERED_KIB)),
+            connector: Connector::new(resolver)?,
+            buffered: BufferPool::of_gate(),
             limits,
         })
+    }
+
+    /// The client of a new container.
+    pub(crate) fn new_client(&self) -> UpstreamClient {
+        Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_CONNECTION_TIMEOUT)
+            .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
+            .http1_max_buf_size(MAX_HEAD_BYTES)
+            .http1_max_headers(MAX_HEADERS)
+            .build(self.connector.clone())
     }
 }

@@ -136,9 +136,20 @@ pub fn may_allow_private_addresses(scope: Scope, is_from_agent: bool) -> bool {
 }
 
 /// Whether a call may answer a question about a host this way. No agent may allow one, whatever its scope: not its own
-/// question, and not that of another agent in exchange.
-pub fn may_answer_about_host(is_from_agent: bool, decision: PermissionDecision) -> bool {
-    !is_from_agent || decision == PermissionDecision::Deny
+/// question, and not that of another agent in exchange. What outlives the question changes the project's network, as
+/// `network_allow` does.
+pub fn may_answer_about_host(
+    scope: Scope,
+    is_from_agent: bool,
+    decision: PermissionDecision,
+) -> bool {
+    match decision {
+        PermissionDecision::Deny => true,
+        PermissionDecision::Allow => !is_from_agent,
+        PermissionDecision::AllowAlways | PermissionDecision::AllowProject => {
+            !is_from_agent && allows_restricted_parameter(scope)
+        }
+    }
 }
 
 /// Whether a call may give a project this network. With `host` and `bridge` containers reach other hosts, and with `host` every
@@ -390,11 +401,18 @@ mod tests {
     #[test]
     fn no_agent_allows_a_host() {
         use PermissionDecision::{Allow, AllowAlways, AllowProject, Deny};
-        for decision in [Allow, AllowAlways, AllowProject] {
-            assert!(may_answer_about_host(false, decision));
-            assert!(!may_answer_about_host(true, decision));
+        let own = Scope::Project(id(1), Write);
+        for scope in [Scope::Admin, Scope::Write, own] {
+            for decision in [Allow, AllowAlways, AllowProject] {
+                assert!(!may_answer_about_host(scope, true, decision));
+            }
+            assert!(may_answer_about_host(scope, true, Deny));
+            assert!(may_answer_about_host(scope, false, Allow));
         }
-        assert!(may_answer_about_host(false, Deny) && may_answer_about_host(true, Deny));
+        for decision in [AllowAlways, AllowProject] {
+            assert!(may_answer_about_host(Scope::Write, false, decision));
+            assert!(!may_answer_about_host(own, false, decision));
+        }
     }
 
     #[test]

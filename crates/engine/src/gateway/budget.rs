@@ -74,9 +74,10 @@ impl Gateway<'_> {
         };
         let configured = &self.engine.settings().models;
         let own = |name: &str| configured.get(name).copied();
-        let (model, unlimited) = (&reservation.model, reservation.unlimited_answers);
+        let model = &reservation.model;
+        let answers = (reservation.limited_answers, reservation.unlimited_answers);
         let mut tokens = reservation.tokens;
-        tokens.output = largest_output(model, tokens.output, unlimited, own);
+        tokens.output = largest_output(model, tokens.output, answers, own);
         let (cost_usd, _) = cost_of(model, None, tokens, own);
         let seconds = self.engine.settings().sessions.budget_hold_seconds;
         let hold = SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX / 1000));

@@ -52,20 +52,27 @@ impl Engine {
             let connected = GatewayLink::connect(&self.settings().data_dir).await;
             let ended = match connected {
                 Ok(link) => {
-                    interval = MIN_RETRY_INTERVAL;
+                    let connected = Instant::now();
                     let served = self.gateway().serve_link(link, &mut changes, &mut waiting);
                     let ended = Box::pin(served).await;
                     self.gateway().set_ledger_known(false);
+                    if connected.elapsed() > MAX_RETRY_INTERVAL {
+                        interval = MIN_RETRY_INTERVAL;
+                    } else if let Err(error) = &ended {
+                        tracing::warn!(%error, "the connection to the gate for calls of models has ended at once");
+                    }
                     ended
                 }
-                // The gate is started for its containers (`network/gate_link.rs`).
-                Err(error) => Err(error),
+                // The gate is started for its containers (`network/gate_link.rs`). A new one gets everything.
+                Err(error) => {
+                    waiting.unsent.retain(|change| change.reply.is_some());
+                    Err(error)
+                }
             };
-            // Those that were not confirmed are sent to the next gate, which gets everything.
+            // Those that were not confirmed are sent again: the same gate may still have what was revoked.
             waiting
                 .unsent
                 .extend(std::mem::take(&mut waiting.sent).into_values());
-            waiting.unsent.retain(|change| change.reply.is_some());
             if ended.is_err() {
                 tokio::time::sleep(interval).await;
                 interval = (interval * 2).min(MAX_RETRY_INTERVAL);

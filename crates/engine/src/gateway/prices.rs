@@ -134,7 +134,7 @@ impl ModelPrice {
             + hour as f64 * CACHE_WRITE_HOUR_FACTOR;
         let input = (tokens.input as f64 + written) * self.input_usd
             + tokens.cache_read as f64 * self.cached_usd;
-        let output = (tokens.output + tokens.thoughts) as f64 * self.output_usd;
+        let output = (tokens.output as f64 + tokens.thoughts as f64) * self.output_usd;
         (input * input_factor + output * output_factor) / 1e6
     }
 }
@@ -149,9 +149,15 @@ pub(super) fn cost_of(
 ) -> (f64, bool) {
     let names = || [Some(model), answered_by].into_iter().flatten();
     let own = names().find_map(&configured).map(ModelPrice::from_settings);
-    let known = own.or_else(|| names().find_map(ModelPrice::find));
-    match known {
-        Some(price) => (price.cost_usd(tokens), true),
+    // The dearer of the two: a gateway of another company may have sent the call to another model.
+    let known = || {
+        let costs = names().filter_map(ModelPrice::find);
+        costs
+            .map(|price| price.cost_usd(tokens))
+            .max_by(f64::total_cmp)
+    };
+    match own.map(|price| price.cost_usd(tokens)).or_else(known) {
+        Some(cost) => (cost, true),
         // Nothing costs nothing, whatever the price.
         None if tokens == TokenCounts::default() => (0.0, true),
         None => (CEILING.cost_usd(tokens), false),
@@ -163,16 +169,17 @@ pub(super) fn cost_of(
 pub(super) fn largest_output(
     model: &str,
     named: u64,
-    unlimited_answers: u64,
+    (limited_answers, unlimited_answers): (u64, u64),
     configured: impl Fn(&str) -> Option<Price>,
 ) -> u64 {
     let largest = match configured(model) {
         Some(price) => price.max_output_tokens.unwrap_or(LARGEST_OUTPUT_TOKENS),
         None if ModelPrice::find(model).is_none() => {
             let unlimited = unlimited_answers.saturating_mul(LARGEST_UNKNOWN_OUTPUT_TOKENS);
-            return named
-                .min(LARGEST_UNKNOWN_OUTPUT_TOKENS)
-                .saturating_add(unlimited);
+            let limited = limited_answers
+                .max(1)
+                .saturating_mul(LARGEST_UNKNOWN_OUTPUT_TOKENS);
+            return named.min(limited).saturating_add(unlimited);
         }
         None => {
             let name = model.rsplit('/').next().unwrap_or(model);
@@ -244,17 +251,27 @@ mod tests {
                 ..Price::default()
             })
         };
-        let largest = |model: &str| largest_output(model, 0, 1, configured);
+        let largest = |model: &str| largest_output(model, 0, (0, 1), configured);
         assert_eq!(largest("mine"), 7);
         assert_eq!(largest("mx"), 128_000);
         assert_eq!(largest("gpt-5.5"), 128_000);
         assert_eq!(largest("google/gemini-2.5-pro"), 65_536);
         assert_eq!(largest("gpt-4o-mini"), 16_384);
         assert_eq!(largest("unknown"), 32_000);
-        assert_eq!(largest_output("mine", 5, 2, configured), 19);
-        assert_eq!(largest_output("gpt-5.5", 500_000, 0, configured), 500_000);
-        assert_eq!(largest_output("unknown", 500_000, 0, configured), 32_000);
-        assert_eq!(largest_output("mx", u64::MAX, 9, configured), u64::MAX);
+        assert_eq!(largest_output("mine", 5, (1, 2), configured), 19);
+        assert_eq!(
+            largest_output("gpt-5.5", 500_000, (1, 0), configured),
+            500_000
+        );
+        assert_eq!(
+            largest_output("unknown", 500_000, (1, 0), configured),
+            32_000
+        );
+        assert_eq!(
+            largest_output("unknown", 500_000, (3, 0), configured),
+            96_000
+        );
+        assert_eq!(largest_output("mx", u64::MAX, (1, 9), configured), u64::MAX);
         // An unknown model can be tried within the budget that trees have by default.
         let tokens = TokenCounts {
             output: LARGEST_UNKNOWN_OUTPUT_TOKENS,

@@ -60,10 +60,13 @@ async fn check_host_answer(
     project: ProjectId,
     decision: PermissionDecision,
 ) -> Result<()> {
-    if !may_answer_about_host(actor.is_agent(), decision) {
-        return Err(EngineError::refused(
-            "an agent may not allow hosts, whatever its scope; the caller that started its tree can",
-        ));
+    if !may_answer_about_host(actor.scope, actor.is_agent(), decision) {
+        return Err(EngineError::refused(if actor.is_agent() {
+            "an agent may not allow hosts, whatever its scope; the caller that started its tree can"
+        } else {
+            "a token of a project allows a host for now only (`allow`); a token that may call `network_allow` can allow it \
+             for longer"
+        }));
     }
     if decision == PermissionDecision::AllowProject {
         let policy = engine.project(project).await?.settings.network_policy;
@@ -81,7 +84,7 @@ impl Operation for Permit {
          Unanswered ones are denied after a timeout.\n\n\
          Whether the agent may use a tool, whether its tree may spend more than `max_cost_usd`, or whether its container may \
          reach a host (kind `network`): `allow` now, `allow_always` while the session lives, `allow_project` by a rule of the \
-         project, which needs a token that may call `network_allow`.";
+         project. The last two need a token that may call `network_allow`.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Changes;

@@ -24,6 +24,8 @@ pub(crate) struct CallBounds {
     pub(crate) tokens: TokenCounts,
     /// How many those are.
     pub(crate) unlimited_answers: u64,
+    /// How many answers the request limits.
+    pub(crate) limited_answers: u64,
 }
 
 impl CallBounds {
@@ -36,6 +38,7 @@ impl CallBounds {
         Self {
             tokens,
             unlimited_answers: 1,
+            limited_answers: 0,
         }
     }
 
@@ -58,10 +61,14 @@ impl CallBounds {
                 ..TokenCounts::default()
             },
             unlimited_answers: 0,
+            limited_answers: 0,
         };
         let answers = answers(api, request).clamp(1, MAX_ANSWERS);
         match max_output(api, request) {
-            Some(max) => bounds.tokens.output = max.saturating_mul(answers),
+            Some(max) => {
+                bounds.tokens.output = max.saturating_mul(answers);
+                bounds.limited_answers = answers;
+            }
             None => bounds.unlimited_answers = answers,
         }
         bounds

@@ -19,7 +19,7 @@ pub(crate) enum Api {
     Responses,
     /// Gemini's contents.
     Contents,
-    /// Something else that may cost money.
+    /// Texts as numbers: there is no answer to count.
     Other,
 }
 
@@ -31,12 +31,15 @@ pub(crate) enum Purpose {
     Call(Api),
     /// Its cost is not known when it ends.
     Uncountable,
+    /// It could do anything with the key: make another one, read files of others.
+    Unknown,
 }
 
 impl Purpose {
     pub(crate) fn of(method: &Method, path: &str) -> Self {
         if *method != Method::POST {
-            return Self::Free;
+            let is_list = path.split('/').any(|segment| segment == "models");
+            return if is_list { Self::Free } else { Self::Unknown };
         }
         let path = path.trim_end_matches('/');
         if path.ends_with("/count_tokens")
@@ -54,8 +57,10 @@ impl Purpose {
             Self::Call(Api::Responses)
         } else if path.ends_with(":generateContent") || path.ends_with(":streamGenerateContent") {
             Self::Call(Api::Contents)
-        } else {
+        } else if path.ends_with("/embeddings") || path.ends_with(":embedContent") {
             Self::Call(Api::Other)
+        } else {
+            Self::Unknown
         }
     }
 }
@@ -69,6 +74,8 @@ pub(crate) struct ModelCall {
     pub(crate) request_bytes: u64,
     /// Whether the agent did not ask for the tokens of the stream, and must not get them.
     pub(crate) hides_usage: bool,
+    /// Whether the answer arrives while it is written: providers stop when the connection ends.
+    pub(crate) streams: bool,
     pub(crate) bounds: CallBounds,
 }
 
@@ -80,6 +87,7 @@ impl ModelCall {
             model: model_in_path(path).unwrap_or_default(),
             request_bytes,
             hides_usage: false,
+            streams: path.ends_with(":streamGenerateContent"),
             bounds: CallBounds::of_size(request_bytes),
         }
     }
@@ -94,11 +102,11 @@ impl ModelCall {
             call.model = model.chars().take(200).collect();
         }
         call.bounds = CallBounds::read(api, &fields, call.request_bytes);
-        let streams = fields.get("stream").and_then(Value::as_bool) == Some(true);
+        call.streams |= fields.get("stream").and_then(Value::as_bool) == Some(true);
         let asks = fields
             .get("stream_options")
             .is_some_and(|options| options["include_usage"] == true);
-        if api != Api::Chat || !streams || asks {
+        if api != Api::Chat || !call.streams || asks {
             return (call, None);
         }
         call.hides_usage = true;
@@ -150,8 +158,19 @@ mod tests {
             purpose("/v1beta/models/m:batchGenerateContent"),
             Purpose::Uncountable
         );
-        assert_eq!(purpose("/images/generations"), Purpose::Call(Api::Other));
-        assert_eq!(Purpose::of(&Method::GET, "/models"), Purpose::Free);
+        assert_eq!(purpose("/embeddings"), Purpose::Call(Api::Other));
+        for path in [
+            "/images/generations",
+            "/realtime/client_secrets",
+            "/files",
+            "/completions",
+        ] {
+            assert_eq!(purpose(path), Purpose::Unknown, "{path}");
+        }
+        let get = |path: &str| Purpose::of(&Method::GET, path);
+        assert_eq!(get("/models"), Purpose::Free);
+        assert_eq!(get("/v1/models/m"), Purpose::Free);
+        assert_eq!(get("/v1/files"), Purpose::Unknown);
         assert_eq!(
             ModelCall::of_size(Api::Contents, gemini, 0).model,
             "gemini-9"

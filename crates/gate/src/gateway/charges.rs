@@ -100,8 +100,11 @@ impl ChargeJournal {
                     written,
                     reserved,
                 };
-                if self.queue.try_send(queued).is_err() {
+                if let Err(error) = self.queue.try_send(queued) {
                     eprintln!("too many charges wait to be written; one is lost");
+                    if let Some(reserved) = error.into_inner().reserved {
+                        reserved.keep_open();
+                    }
                 }
             }
             Err(error) => eprintln!("a charge cannot be written: {error}"),

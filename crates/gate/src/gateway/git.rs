@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{
     ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING,
     CONTENT_TYPE, EXPIRES, HeaderName, HeaderValue, LOCATION, PRAGMA, RETRY_AFTER, UPGRADE,
@@ -32,6 +32,7 @@ pub use grants::GitGrant;
 pub(crate) use grants::GitGrants;
 
 use super::body::{BodyLimits, LimitedBody};
+use super::buffer::Buffered;
 use super::request::response_headers;
 use super::serve::{Reply, reason_of, whole_body};
 use crate::container::{ContainerGate, Gate};
@@ -148,6 +149,10 @@ impl GitRequest<'_> {
             is_advertisement,
             ..
         } = self.address;
+        // A host that does not expect a body would take it for the next request.
+        if is_advertisement && !body.is_end_stream() {
+            return Err(refuse("a request for refs has no body"));
+        }
         if !is_advertisement {
             let content_type = self.head.headers.get(CONTENT_TYPE);
             if content_type.is_none_or(|value| value != service.request_type()) {
@@ -212,14 +217,7 @@ impl GitRequest<'_> {
 
     /// Reads the list of a push. What is held of it counts as requests to models do.
     async fn read_list(&self, body: &mut LimitedBody) -> Result<PushList, Refused> {
-        let take = |kib: u32| {
-            let permits = self.gate.gateway.buffered.clone();
-            permits.try_acquire_many_owned(kib).map_err(|_| {
-                let text = "too many requests are on their way; try again";
-                Refused::from(text_reply(StatusCode::SERVICE_UNAVAILABLE, text))
-            })
-        };
-        let mut held = take(1)?;
+        let mut held = Buffered::new(self.gate, self.container);
         let mut list = PushList::default();
         loop {
             let Some(Ok(frame)) = body.frame().await else {
@@ -229,11 +227,9 @@ impl GitRequest<'_> {
             if list.feed(&data).map_err(refuse)? {
                 return Ok(list);
             }
-            let missing = (list.received_bytes() >> 10).saturating_sub(held.num_permits());
-            if let Ok(missing) = u32::try_from(missing)
-                && missing > 0
-            {
-                held.merge(take(missing)?);
+            if !held.grow_to(list.received_bytes()) {
+                let text = "too many requests are on their way; try again";
+                return Err(text_reply(StatusCode::SERVICE_UNAVAILABLE, text).into());
             }
         }
     }
@@ -251,16 +247,15 @@ impl GitRequest<'_> {
     }
 
     async fn send(&self, body: RequestStream, mut transfer: Transfer) -> Result<Reply, Refused> {
-        let gateway = &self.gate.gateway;
         let request = self.request(body)?;
-        let sending = gateway.client.request(request);
+        let sending = self.container.upstream.request(request);
         let host = &self.grant.host;
         let mut failed = |status: StatusCode, reason: &str, text: String| {
             transfer.event = JournalEvent::Failed;
             transfer.rule = reason.to_owned();
             Refused::from(text_reply(status, &text))
         };
-        let response = match timeout(gateway.limits.response_head, sending).await {
+        let response = match timeout(self.gate.gateway.limits.response_head, sending).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => {
                 let reason = reason_of(&error);

@@ -48,6 +48,13 @@ pub(crate) struct Accepted {
     pub(crate) path: String,
 }
 
+/// With these, some servers take a request for one of another method.
+const METHOD_HEADERS: [&str; 3] = [
+    "x-http-method-override",
+    "x-http-method",
+    "x-method-override",
+];
+
 /// Where a placeholder was.
 enum KeyPlace {
     Header(HeaderName),
@@ -72,8 +79,12 @@ pub(crate) fn accept(head: &Parts, container: &str, grants: &Grants) -> Result<A
         let message = "the gateway speaks HTTP/1.1 and nothing else";
         return Err(refuse(StatusCode::UPGRADE_REQUIRED, message));
     }
+    if ![Method::GET, Method::HEAD, Method::POST].contains(&head.method) {
+        let message = "the gateway takes GET and POST only";
+        return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, message));
+    }
     if has_other_meaning(rest) {
-        let message = "the path has empty, `.` or `..` segments, or encoded slashes or dots";
+        let message = "the path has empty, `.` or `..` segments, or other characters than letters, digits and `-._~:@+`";
         return Err(refuse(StatusCode::BAD_REQUEST, message));
     }
     let (place, grant) = find_grant(head, container, grants).ok_or_else(|| {
@@ -96,6 +107,9 @@ pub(crate) fn accept(head: &Parts, container: &str, grants: &Grants) -> Result<A
         headers.remove(name);
     }
     for name in [HOST, CONTENT_LENGTH, EXPECT] {
+        headers.remove(name);
+    }
+    for name in METHOD_HEADERS {
         headers.remove(name);
     }
     // What is compressed cannot be counted.
@@ -132,11 +146,9 @@ fn split_path(path: &str) -> Option<(Provider, &str)> {
 
 /// Whether a server could take the path for another one: the prefix of a provider must hold.
 fn has_other_meaning(path: &str) -> bool {
-    let lower = path.to_ascii_lowercase();
-    let has_encoded = ["%2e", "%2f", "%5c", "\\"]
-        .iter()
-        .any(|it| lower.contains(it));
-    let mut segments = lower
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:@+/".contains(&byte);
+    let has_others = !path.bytes().all(is_plain);
+    let mut segments = path
         .strip_prefix('/')
         .unwrap_or_default()
         .split('/')
@@ -146,7 +158,7 @@ fn has_other_meaning(path: &str) -> bool {
         let is_last = segments.peek().is_none();
         has_dots |= matches!(segment, "." | "..") || (segment.is_empty() && !is_last);
     }
-    has_encoded || has_dots
+    has_others || has_dots
 }
 
 fn find_grant(

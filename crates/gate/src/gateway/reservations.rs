@@ -42,6 +42,9 @@ pub struct Reservation {
     /// Answers whose size the request does not limit, which are not in `tokens`.
     #[serde(default)]
     pub unlimited_answers: u64,
+    /// Answers that are in `tokens`.
+    #[serde(default)]
+    pub limited_answers: u64,
 }
 
 /// How long calls of a session with a budget wait.
@@ -281,6 +284,7 @@ impl Reservations {
             model: call.model.clone(),
             tokens: call.bounds.tokens,
             unlimited_answers: call.bounds.unlimited_answers,
+            limited_answers: call.bounds.limited_answers,
         };
         let (decision, decisions) = watch::channel(Decision::Asked);
         let entry = Entry {
@@ -330,6 +334,18 @@ impl ReservedCall {
     /// What the call is named in the journal of charges.
     pub(crate) fn name(&self) -> String {
         format!("{}/{}", self.shared.gate, self.id)
+    }
+
+    /// The tokens of the answers that were reserved.
+    pub(crate) fn output_tokens(&self) -> u64 {
+        let state = self.shared.state.lock();
+        let entry = state.calls.get(&self.id);
+        entry.map_or(0, |entry| entry.reservation.tokens.output)
+    }
+
+    /// What the call cost cannot be written: it stays open, and counts with what was reserved for it.
+    pub(crate) fn keep_open(self) {
+        std::mem::forget(self);
     }
 
     /// What the call cost is in the journal, before this offset.

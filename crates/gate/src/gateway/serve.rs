@@ -14,20 +14,20 @@ use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 use super::body::{LimitedBody, ResponseBody};
+use super::buffer::Buffered;
 use super::call::{Api, ModelCall, Purpose};
 use super::provider::Provider;
 use super::request::{Accepted, Refusal, accept, response_headers};
 use super::settlement::Settlement;
 use super::usage_filter::UsageFilter;
-use super::{MAX_HEAD_BYTES, MAX_HEADERS, RequestBody, git};
+use super::{MAX_HEAD_BYTES, MAX_HEADERS, RequestBody, git, strict};
 use crate::container::{ContainerGate, Gate};
 use crate::journal::JournalEvent;
 
@@ -35,8 +35,12 @@ use crate::journal::JournalEvent;
 const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(300);
 /// For a client to close its end.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
+/// For the whole of a request that is read before it is sent.
+const CALL_BODY_TIMEOUT: Duration = Duration::from_secs(300);
 /// A compressed request is larger than it seems.
 const COMPRESSION_FACTOR: u64 = 8;
+/// Larger requests are read by a thread of their own, so that other connections do not wait.
+const MAX_INLINE_BYTES: usize = 1 << 20;
 
 pub(super) type Reply = Response<RequestBody>;
 
@@ -113,34 +117,62 @@ async fn try_handle(
 ) -> Result<Reply, Refusal> {
     let gateway = &gate.gateway;
     let (head, body) = request.into_parts();
-    let accepted = accept(&head, &container.id, &gateway.grants)?;
+    let mut accepted = accept(&head, &container.id, &gateway.grants)?;
     let provider = accepted.grant.grant.provider;
     let purpose = Purpose::of(&accepted.method, &accepted.path);
+    let refuse = |status, message: &str| Refusal::new(provider, status, message);
+    // An upstream that does not expect a body would take it for the next request.
+    if accepted.method != Method::POST && !body.is_end_stream() {
+        let message = "only POST requests have a body";
+        return Err(refuse(StatusCode::BAD_REQUEST, message));
+    }
     let is_compressed = head.headers.contains_key(CONTENT_ENCODING);
+    let has_budget = accepted.grant.budget.is_some();
     // Held until the response has begun.
-    let mut permit = None;
+    let mut buffered = None;
     let (call, body) = match purpose {
+        Purpose::Unknown => {
+            let message =
+                "the gateway passes on calls of models, embeddings and lists of models only";
+            return Err(refuse(StatusCode::NOT_FOUND, message));
+        }
         Purpose::Uncountable => {
             let message =
                 "batches are not available: what they cost is known only when they have ended";
-            return Err(Refusal::new(provider, StatusCode::FORBIDDEN, message));
+            return Err(refuse(StatusCode::FORBIDDEN, message));
         }
         Purpose::Free => (None, stream_body(gate, body)),
+        Purpose::Call(_) if is_compressed && has_budget => {
+            let message = "a compressed request cannot be sent: what it can cost is not known";
+            return Err(refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+        }
         Purpose::Call(Api::Other) => {
-            let bytes = body.size_hint().lower();
+            let size = body.size_hint();
+            if size.exact().is_none() && has_budget {
+                let message = "the request must have a `Content-Length`";
+                return Err(refuse(StatusCode::LENGTH_REQUIRED, message));
+            }
+            let bytes = size.lower();
             let call = ModelCall::of_size(Api::Other, &accepted.path, bytes);
             (Some(call), stream_body(gate, body))
         }
         Purpose::Call(api) => {
-            let (bytes, held) = read_body(gate, provider, body).await?;
-            permit = Some(held);
-            let (call, changed) = if is_compressed {
-                let bytes = bytes.len() as u64 * COMPRESSION_FACTOR;
-                (ModelCall::of_size(api, &accepted.path, bytes), None)
+            let reading = read_body(gate, container, provider, body);
+            let read = timeout(CALL_BODY_TIMEOUT, reading).await;
+            let (bytes, held) = read.unwrap_or_else(|_| {
+                let message = "the request did not arrive in time";
+                Err(refuse(StatusCode::REQUEST_TIMEOUT, message))
+            })?;
+            buffered = Some(held);
+            let (call, bytes) = if is_compressed {
+                let counted = bytes.len() as u64 * COMPRESSION_FACTOR;
+                (ModelCall::of_size(api, &accepted.path, counted), bytes)
             } else {
-                ModelCall::read(api, &accepted.path, &bytes)
+                let path = accepted.path.clone();
+                read_call(api, path, bytes, has_budget)
+                    .await
+                    .map_err(|why| refuse(StatusCode::BAD_REQUEST, &why))?
             };
-            let bytes = changed.map_or(bytes, Bytes::from);
             (Some(call), whole_body(bytes))
         }
     };
@@ -153,15 +185,41 @@ async fn try_handle(
         let reserved = reserving.await.inspect_err(|_| {
             settlement.record(JournalEvent::Failed, "budget");
         })?;
+        // The agent may have ended meanwhile, or the credential changed.
+        accepted = accept(&head, &container.id, &gateway.grants)?;
         settlement.start_call(call, reserved);
     }
-    let response = send(gate, accepted, body, settlement, hides_usage).await;
-    drop(permit);
+    let response = send(gate, container, accepted, body, settlement, hides_usage).await;
+    drop(buffered);
     response
+}
+
+/// What a body asks for, and the body to send. With a budget, the error says why it cannot be sent.
+async fn read_call(
+    api: Api,
+    path: String,
+    bytes: Bytes,
+    has_budget: bool,
+) -> Result<(ModelCall, Bytes), String> {
+    let is_large = bytes.len() > MAX_INLINE_BYTES;
+    let read = move || {
+        if has_budget {
+            strict::check(&bytes)?;
+        }
+        let (call, changed) = ModelCall::read(api, &path, &bytes);
+        Ok((call, changed.map_or(bytes, Bytes::from)))
+    };
+    if is_large {
+        let reading = tokio::task::spawn_blocking(read).await;
+        reading.unwrap_or_else(|error| Err(error.to_string()))
+    } else {
+        read()
+    }
 }
 
 async fn send(
     gate: &Arc<Gate>,
+    container: &ContainerGate,
     accepted: Accepted,
     body: RequestBody,
     mut settlement: Settlement,
@@ -173,7 +231,7 @@ async fn send(
     *request.method_mut() = accepted.method;
     *request.uri_mut() = accepted.uri;
     *request.headers_mut() = accepted.headers;
-    let sending = gateway.client.request(request);
+    let sending = container.upstream.request(request);
     let failed = |status: StatusCode, message: String| Refusal::new(provider, status, message);
     let response = match timeout(gateway.limits.response_head, sending).await {
         Ok(Ok(response)) => response,
@@ -218,9 +276,10 @@ async fn send(
 /// Reads a whole body, within what the container and the gate may hold.
 async fn read_body(
     gate: &Arc<Gate>,
+    container: &ContainerGate,
     provider: Provider,
     body: Incoming,
-) -> Result<(Bytes, OwnedSemaphorePermit), Refusal> {
+) -> Result<(Bytes, Buffered), Refusal> {
     let gateway = &gate.gateway;
     let max = gateway.limits.max_call_bytes;
     let too_large = || {
@@ -234,8 +293,7 @@ async fn read_body(
         let message = "too many large requests are on their way; try again";
         Refusal::new(provider, StatusCode::SERVICE_UNAVAILABLE, message)
     };
-    let take = |kib: u32| gateway.buffered.clone().try_acquire_many_owned(kib);
-    let mut held = take(1).map_err(|_| busy())?;
+    let mut held = Buffered::new(gate, container);
     let mut bytes = Vec::new();
     let mut body = LimitedBody::new(body, gateway.limits.request);
     while let Some(frame) = body.frame().await {
@@ -247,14 +305,10 @@ async fn read_body(
         if bytes.len() + data.len() > max {
             return Err(too_large());
         }
-        bytes.extend_from_slice(&data);
-        let needed = bytes.len() >> 10;
-        let missing = needed.saturating_sub(held.num_permits());
-        if let Ok(missing) = u32::try_from(missing)
-            && missing > 0
-        {
-            held.merge(take(missing).map_err(|_| busy())?);
+        if !held.grow_to(bytes.len() + data.len()) {
+            return Err(busy());
         }
+        bytes.extend_from_slice(&data);
     }
     Ok((bytes.into(), held))
 }

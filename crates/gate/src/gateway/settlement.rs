@@ -1,6 +1,7 @@
 //! The end of a call: what it took goes to the journal of charges, exactly once, however the call ends.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use jiff::Timestamp;
 use tokio::sync::oneshot;
@@ -14,6 +15,9 @@ use crate::container::{ContainerGate, Gate};
 use crate::journal::{JournalEntry, JournalEvent};
 use crate::protocol::Way;
 
+/// What a model writes at most, also of thoughts that are not in its answer.
+const MAX_TOKENS_PER_SECOND: u64 = 200;
+
 /// A request that is on its way. Dropped, it counts as one that was cut.
 pub(crate) struct Settlement {
     gate: Arc<Gate>,
@@ -26,6 +30,7 @@ pub(crate) struct Settlement {
     /// What the budget has reserved for it.
     reserved: Option<ReservedCall>,
     meter: Option<Meter>,
+    started: Instant,
     sent_bytes: u64,
     received_bytes: u64,
     is_settled: bool,
@@ -47,6 +52,7 @@ impl Settlement {
             call: None,
             reserved: None,
             meter: None,
+            started: Instant::now(),
             received_bytes: 0,
             is_settled: false,
         }
@@ -55,6 +61,7 @@ impl Settlement {
     /// A call of a model is sent from now on.
     pub(crate) fn start_call(&mut self, call: ModelCall, reserved: Option<ReservedCall>) {
         self.sent_bytes = call.request_bytes;
+        self.started = Instant::now();
         self.call = Some(call);
         self.reserved = reserved;
     }
@@ -101,8 +108,25 @@ impl Settlement {
         let meter = self.meter.take();
         // A provider that got the request and did not answer may have worked on it.
         let meter = meter.unwrap_or_else(|| Meter::new(call.api, "text/event-stream"));
-        let measured = meter.finish(&call, is_complete);
+        let mut measured = meter.finish(&call, is_complete);
+        if !is_complete {
+            let output = &mut measured.tokens.output;
+            *output = (*output).max(self.unseen_output(&call));
+        }
         self.charge(&call, measured)
+    }
+
+    /// What a provider may have written of an answer that broke off. It stops when the connection of a stream ends, and
+    /// writes every other answer to its end.
+    fn unseen_output(&self, call: &ModelCall) -> u64 {
+        let reserved = self.reserved.as_ref().map(ReservedCall::output_tokens);
+        let largest = reserved.unwrap_or(call.bounds.tokens.output);
+        if call.streams {
+            let seconds = self.started.elapsed().as_secs();
+            largest.min(seconds.saturating_mul(MAX_TOKENS_PER_SECOND))
+        } else {
+            largest
+        }
     }
 
     fn charge(&mut self, call: &ModelCall, measured: Measured) -> oneshot::Receiver<()> {

@@ -1,10 +1,12 @@
 //! The gateway against providers that behave badly, and agents that do.
 
+mod attacks;
 mod budget;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use oubliette_model::{ApiKey, NetworkRules};
@@ -325,8 +327,12 @@ async fn heads_and_bodies_of_agents_are_bounded() {
     let stalled = "POST /anthropic/v1/messages HTTP/1.1\r\nx-api-key: KEY\r\nConnection: close\r\nContent-Length: 5\r\n\r\n{";
     assert!(bench.exchange(stalled).await.starts_with("HTTP/1.1 408"));
     assert!(requests.try_recv().is_err());
-    let free = bench.gate.gateway.buffered.available_permits();
-    assert_eq!(free, MAX_BUFFERED_KIB, "what was held is given back");
+    let free = bench.gate.gateway.buffered.free_kib();
+    assert_eq!(
+        free,
+        BufferPool::of_gate().free_kib(),
+        "what was held is given back"
+    );
     let upgrade = "GET /anthropic/v1/responses HTTP/1.1\r\nx-api-key: KEY\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
     let mut stream = bench.connect("one").await;
     stream.write_all(upgrade.as_bytes()).await.unwrap();

@@ -283,7 +283,7 @@ async fn lists_that_do_not_end_leave_room_for_others() {
     use tokio::io::AsyncWriteExt;
     let (address, _requests) = provider(|_, stream| reply(stream, "", "done"));
     let bench = bench(address);
-    let whole = bench.gate.gateway.buffered.available_permits();
+    let whole = bench.gate.gateway.buffered.free_kib();
     let request = push(&["refs/heads/oubliette/a"], "").replace("KEY", bench.key.reveal());
     let list_end = request.find("0000PACK").unwrap();
     let mut open = Vec::new();
@@ -298,7 +298,7 @@ async fn lists_that_do_not_end_leave_room_for_others() {
     let answer = bench.exchange(&push(&["refs/heads/oubliette/b"], "")).await;
     assert!(answer.ends_with("done"), "{answer}");
     // Each holds what it sent, not what it could send.
-    let held = whole - bench.gate.gateway.buffered.available_permits();
+    let held = whole - bench.gate.gateway.buffered.free_kib();
     assert!(held <= 50, "{held}");
     let refused = push(&["refs/heads/oubliette/a"], "").replace("report-status", "push-options=");
     let answer = bench.exchange(&refused).await;

@@ -4,13 +4,13 @@ use super::*;
 use crate::gateway::protocol::ToServer;
 use crate::gateway::reservations::{Decision, ServerLink};
 
-const WAITS: BudgetWaits = BudgetWaits {
+pub(super) const WAITS: BudgetWaits = BudgetWaits {
     hold_ms: 30,
     server_ms: 30_000,
 };
 
 /// A bench whose placeholder is for this provider, in a session with a budget.
-fn bench_of(upstream: SocketAddr, provider: Provider, waits: BudgetWaits) -> Bench {
+pub(super) fn bench_of(upstream: SocketAddr, provider: Provider, waits: BudgetWaits) -> Bench {
     let bench = Bench::new(upstream);
     bench.gate.gateway.grants.set(SessionGrants {
         session: "s".to_owned(),
@@ -33,7 +33,7 @@ async fn next(link: &mut ServerLink) -> ToServer {
 }
 
 /// Decides about the next call.
-async fn decide(bench: &Bench, link: &mut ServerLink, decision: Decision) {
+pub(super) async fn decide(bench: &Bench, link: &mut ServerLink, decision: Decision) {
     let ToServer::Reserve(asked) = next(link).await else {
         panic!("no call was asked for");
     };

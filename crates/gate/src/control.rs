@@ -27,7 +27,7 @@ pub struct Registration {
     /// The directory on the host that the container sees as `/mcp`.
     pub directory: PathBuf,
     pub rules: NetworkRules,
-    /// The revision of the project that the rules are of: older rules never replace newer ones.
+    /// The revision of the project that the rules are of. The server sends no older ones after newer ones.
     #[serde(default)]
     pub version: i64,
 }

@@ -139,7 +139,7 @@ impl ControlClient {
             .await
     }
 
-    /// Adds a container, or changes its rules for new connections.
+    /// Adds a container, or changes its rules. Open connections that they do not allow end.
     pub async fn set(&mut self, registration: Registration) -> io::Result<()> {
         self.expect_done(&ControlRequest::Set(registration)).await
     }

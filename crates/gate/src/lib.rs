@@ -2,7 +2,7 @@
 //!
 //! The **gate** ([`process`]) is a process of its own on the host, one per data directory. It outlives the server:
 //! it has the rules of each container, and decides alone, except about hosts that the rules say to ask for
-//! ([`Question`]). It resolves names, checks every address, connects to one that was checked, and copies bytes. Its [`gateway`] sends the
+//! ([`Question`]) and about budgets. It resolves names, checks every address, connects to one that was checked, and copies bytes. Its [`gateway`] sends the
 //! requests of agents to their models, with keys that no container has. The **tunnel** ([`tunnel`]) is a process in each container: a resolver, listeners
 //! and an HTTP proxy on loopback, which carry connections to the gate over a socket. The gate trusts nothing that
 //! the tunnel says.

@@ -42,7 +42,7 @@ struct EntryView {
     /// The rule that decided, or why the connection failed.
     #[serde(skip_serializing_if = "String::is_empty")]
     rule: String,
-    /// `name` for programs that know no proxy, or `proxy`.
+    /// `name` for programs that know no proxy, `proxy`, or `gateway` for requests to models and of git.
     #[serde(skip_serializing_if = "Option::is_none")]
     way: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -266,10 +266,12 @@ pub fn read_charges(directory: &Path, after: u64) -> io::Result<(Vec<Charge>, u6
         let mut file = File::open(path)?;
         file.seek(SeekFrom::Start(from - base))?;
         let mut content = Vec::new();
-        file.take(MAX_READ_BYTES).read_to_end(&mut content)?;
+        (&file).take(MAX_READ_BYTES).read_to_end(&mut content)?;
         let Some(end) = content.iter().rposition(|byte| *byte == b'\n') else {
             continue;
         };
+        // The gate may not have synced them yet, and what was counted must not be lost without power.
+        file.sync_data()?;
         let lines = content[..end].split(|byte| *byte == b'\n');
         // A line of a later version is skipped.
         charges.extend(lines.filter_map(|line| serde_json::from_slice(line).ok()));

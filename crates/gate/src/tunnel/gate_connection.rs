@@ -83,18 +83,20 @@ impl GateSocket {
 
     /// Asks again if the gate ends before it replies: no byte of a program was sent yet.
     async fn ask(&self, request: &Request) -> Result<(Reply, UnixStream, Vec<u8>), Refusal> {
-        let deadline = Instant::now() + GATE_TIMEOUT;
+        // Begins when the gate is gone: before, it may have waited for an answer of a person.
+        let mut deadline = None;
         let mut interval = MIN_RETRY_INTERVAL;
         loop {
             let asked = timeout(REPLY_TIMEOUT, self.ask_once(request)).await;
             match asked {
                 Ok(Ok(reply)) => return Ok(reply),
                 Err(_) => return Err(failed("the gate does not reply")),
-                Ok(Err(_)) if Instant::now() >= deadline => {
-                    let reason = "the gate is away; it is back when the server runs again";
-                    return Err(failed(reason));
-                }
                 Ok(Err(_)) => {
+                    let until = *deadline.get_or_insert_with(|| Instant::now() + GATE_TIMEOUT);
+                    if Instant::now() >= until {
+                        let reason = "the gate is away; it is back when the server runs again";
+                        return Err(failed(reason));
+                    }
                     sleep(interval).await;
                     interval = (interval * 2).min(MAX_RETRY_INTERVAL);
                 }
